@@ -1,0 +1,111 @@
+# Sandgate. Output goes to build/$(VARIANT) only. `make help` lists the targets.
+
+CC       ?= gcc
+SAN      ?=
+VARIANT  := $(if $(SAN),san,release)
+B        := build/$(VARIANT)
+DEPS     := build/deps
+
+CFLAGS   ?= -O2 -g
+CFLAGS   += -std=gnu11 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+            -Wpointer-arith -Wformat=2 -fno-strict-aliasing -fno-common -D_GNU_SOURCE
+CPPFLAGS += -I. -I$(B) -I$(DEPS)/llhttp/include -DLLHTTP_STRICT_MODE=1 -MMD -MP
+LDFLAGS  += -Wl,--gc-sections
+CFLAGS   += -ffunction-sections -fdata-sections
+ifneq ($(SAN),)
+CFLAGS   += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+LDFLAGS  += -fsanitize=$(SAN)
+STATIC   :=
+else
+CFLAGS   += -fstack-protector-strong -D_FORTIFY_SOURCE=2
+STATIC   := -static
+endif
+
+PROTO_SRC  := $(wildcard proto/*.c)
+AGENT_SRC  := $(wildcard guest-agent/*.c)
+BRIDGE_SRC := $(wildcard host-bridge/*.c host-bridge/*/*.c)
+LLHTTP_SRC := $(addprefix $(DEPS)/llhttp/,api.c http.c llhttp.c)
+PB         := $(B)/proto/sandgate.pb-c
+
+obj         = $(patsubst %.c,$(B)/%.o,$(1))
+PROTO_OBJ  := $(call obj,$(PROTO_SRC)) $(PB).o
+AGENT_LIB  := $(call obj,$(filter-out guest-agent/main.c,$(AGENT_SRC)))
+BRIDGE_LIB := $(call obj,$(filter-out host-bridge/main.c,$(BRIDGE_SRC))) \
+              $(patsubst $(DEPS)/%.c,$(B)/deps/%.o,$(LLHTTP_SRC))
+
+AGENT_LDLIBS  := -lprotobuf-c -lev -lcap -lm -lpthread
+BRIDGE_LDLIBS := -lprotobuf-c -lev -lcap -ljansson -lsqlite3 -lsodium -lm
+TEST_LDLIBS   := -lcheck -lsubunit -lrt
+
+AGENT  := $(B)/guest-agent/guest-agent
+BRIDGE := $(B)/host-bridge/host-bridge
+CHECKS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/check_*.c))
+CONFORMANCE := $(B)/tests/conformance/conformance
+
+.DEFAULT_GOAL := all
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+all: $(AGENT) $(BRIDGE)  ## build guest-agent and host-bridge
+
+$(AGENT): $(call obj,guest-agent/main.c) $(AGENT_LIB) $(PROTO_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) $(STATIC) -o $@ $^ $(AGENT_LDLIBS)
+	$(if $(SAN),,objcopy --only-keep-debug $@ $@.debug && strip --strip-all $@)
+
+$(BRIDGE): $(call obj,host-bridge/main.c) $(BRIDGE_LIB) $(PROTO_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(BRIDGE_LDLIBS)
+
+# Recompile when the flags change: the stamp holds them and is rewritten only then.
+FLAGS_STAMP := $(B)/flags
+FLAGS_NOW   := $(CC) $(CPPFLAGS) $(CFLAGS)
+ifneq ($(FLAGS_NOW),$(file <$(FLAGS_STAMP)))
+$(shell mkdir -p $(B))
+$(file >$(FLAGS_STAMP),$(FLAGS_NOW))
+endif
+
+$(B)/%.o: %.c $(FLAGS_STAMP) | $(PB).h $(DEPS)/llhttp/include/llhttp.h
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+$(B)/deps/%.o: $(DEPS)/%.c $(FLAGS_STAMP)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $<
+
+$(PB).o: $(PB).c
+	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $<
+
+$(PB).c $(PB).h &: proto/sandgate.proto
+	@mkdir -p $(@D)
+	protoc-c --c_out=$(B) $<
+
+$(B)/tests/check_%: $(B)/tests/check_%.o $(AGENT_LIB) $(BRIDGE_LIB) $(PROTO_OBJ)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(TEST_LDLIBS) $(AGENT_LDLIBS) $(BRIDGE_LDLIBS)
+
+$(CONFORMANCE): $(call obj,$(wildcard tests/conformance/*.c)) $(PROTO_OBJ)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lprotobuf-c
+
+# llhttp: the library where Debian has one, else the sources of Debian's package.
+$(LLHTTP_SRC) $(DEPS)/llhttp/include/llhttp.h &:
+	rootfs/fetch-llhttp $(DEPS)/llhttp
+
+deps:  ## install what building and testing need (Debian packages)
+	rootfs/deps
+
+unit: $(CHECKS)  ## run the unit tests
+	@set -e; for c in $(CHECKS); do $$c; done
+
+headers:  ## compile each header alone
+	@set -e; for h in proto/*.h guest-agent/*.h host-bridge/*.h host-bridge/*/*.h; do \
+		[ -f $$h ] || continue; $(CC) $(CPPFLAGS) -MF /dev/null $(CFLAGS) -fsyntax-only -x c $$h; done
+
+clean:  ## remove what was built, keep downloaded packages
+	rm -rf build/release build/san
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ -/' | sort
+
+.PHONY: all deps unit headers clean help
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

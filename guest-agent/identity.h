@@ -1,0 +1,35 @@
+/*
+ * Who a command runs as: users, groups, home and shell, read from the guest's own
+ * /etc/passwd and /etc/group in the parent (no NSS), and capability sets computed with
+ * libcap, so that the spawned child needs neither files nor memory.
+ */
+#ifndef SANDGATE_IDENTITY_H
+#define SANDGATE_IDENTITY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "proto/err.h"
+
+#define IDENTITY_GROUPS_MAX 256
+
+struct identity {
+	uid_t uid;
+	gid_t gid;
+	gid_t groups[IDENTITY_GROUPS_MAX];
+	int group_count;
+	char name[64];   /* "1000" for a uid without an entry */
+	char home[256];  /* "/" for a uid without an entry */
+	char shell[128]; /* "/bin/sh" likewise */
+};
+
+/* Resolve "name", "uid" or "uid:gid" (strict decimal). errno-style result: 0, or the errno
+ * that a spawn_failed of stage "user" reports (ENOENT unknown, EINVAL malformed). */
+int identity_resolve(const char *spec, struct identity *out);
+
+/* Capability names ("CAP_NET_RAW", any case) to a mask of what is kept; ERR_INVALID_FIELD
+ * "capabilities" on an unknown name. */
+int identity_caps(char *const *names, size_t count, uint64_t *mask, struct err *e);
+
+#endif

@@ -1,0 +1,30 @@
+/*
+ * Being PID 1 of a microVM: mounts, devices, modules, hostname, loopback, orphans, power
+ * off. main.c calls init_setup() before anything else when getpid() is 1, and hands orphans
+ * to init_reap(). Nothing here knows of execs but through `is_ours`.
+ */
+#ifndef SANDGATE_INIT_H
+#define SANDGATE_INIT_H
+
+#include <ev.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "proto/err.h"
+
+/* Mount proc, sysfs, devtmpfs, devpts, shm, run, tmp, cgroup2 (nsdelegate); load the modules
+ * that /etc/sandgate/modules lists; set hostname and lo. A failed step is logged and the
+ * rest goes on: an init that stops is a guest that nobody can ask why. */
+void init_setup(void);
+
+/* Reap children that are not execs: watches SIGCHLD on `loop`, peeks with WNOWAIT and reaps
+ * only what `is_ours(pid)` denies, since an exec's leader is waited for through its pidfd.
+ * Works for a subreaper daemon too. */
+int init_reap_start(struct ev_loop *loop, bool (*is_ours)(pid_t pid, void *arg), void *arg,
+                    struct err *e);
+
+/* Sync, kill what is left, unmount or remount read-only, power off (reboot(2)). As PID 1
+ * this never returns; as a daemon it does nothing. */
+void init_power_off(void);
+
+#endif

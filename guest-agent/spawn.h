@@ -1,0 +1,61 @@
+/*
+ * Starting one process: the spawn thread, clone3 into a leaf, and the child's flat list of
+ * set-up steps up to execve. The agent's only other thread lives here, because a chdir into
+ * a dead FUSE mount freezes the caller of a vfork-style clone. Nothing else forks.
+ *
+ *   exec.c ── spawn_start ──► thread: clone3 ─ child: setup_* … execve
+ *          ◄─ on_done (loop) ── {pid, pidfd} or {stage, errno}
+ */
+#ifndef SANDGATE_SPAWN_H
+#define SANDGATE_SPAWN_H
+
+#include <ev.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/resource.h>
+
+#include "guest-agent/identity.h"
+#include "proto/err.h"
+
+struct spawner;
+struct spawn;
+
+/* Everything that the child needs, prepared before the clone. All pointers stay valid until
+ * on_done; descriptors stay the caller's (dup'ed to 0, 1, 2 in the child). */
+struct spawn_plan {
+	char *const *argv;
+	char *const *envp;
+	const char *path; /* PATH for an argv[0] without '/' */
+	const char *cwd;  /* absolute */
+	const struct identity *who;
+	int fds[3];
+	int extra_fd;  /* inherited as it is (a command's memfd), or -1 */
+	int cgroup_fd; /* leaf directory, or -1 */
+	bool no_new_privs;
+	bool narrow_caps;
+	uint64_t caps;       /* kept bits when narrow_caps */
+	uint64_t open_files; /* RLIMIT_NOFILE soft and hard; UINT64_MAX: the defaults */
+	uint64_t file_size;  /* RLIMIT_FSIZE; UINT64_MAX: unlimited */
+};
+
+struct spawn_result {
+	pid_t pid;         /* 0 when nothing runs */
+	int pidfd;         /* taken over by the receiver; -1 when nothing runs */
+	const char *stage; /* NULL on success: "clone", "setsid", "rlimit", "user",
+	                      "capabilities", "chdir", "execve", … (static) */
+	int errnum;
+};
+
+/* NULL: no thread, no memory. */
+struct spawner *spawner_create(struct ev_loop *loop, struct err *e);
+void spawner_destroy(struct spawner *s);
+/* What the kernel offers: clone3 into a cgroup, pidfd. */
+bool spawner_has_clone3(const struct spawner *s);
+
+/* Queue a spawn. `on_done` runs in the loop exactly once, never inside this call, after
+ * execve succeeded or a step failed. NULL: out of memory. There is no cancel: a stuck child
+ * is freed by killing its leaf, after which on_done reports it (stage, EINTR). */
+struct spawn *spawn_start(struct spawner *s, const struct spawn_plan *plan,
+                          void (*on_done)(const struct spawn_result *r, void *arg), void *arg);
+
+#endif

@@ -1,0 +1,159 @@
+/*
+ * Every cap of the project, with its unit and its reason. A number that bounds
+ * something and is not here is a defect.
+ */
+#ifndef SANDGATE_LIMITS_H
+#define SANDGATE_LIMITS_H
+
+#define KIB 1024u
+#define MIB (1024u * 1024u)
+
+/* ---- the wire ---- */
+
+/* Protocol version that this tree speaks, and the oldest that it accepts. */
+#define PROTOCOL_VERSION 1
+#define PROTOCOL_VERSION_MIN 1
+
+/* vsock port of the agent: below 1024, so only a privileged process can take it. */
+#define AGENT_PORT 523
+
+/* Bytes in one frame from the host, header excluded: a command, its environment and
+ * its initial stdin in one piece. Also the bound of what the agent buffers a session. */
+#define FRAME_MAX_TO_GUEST (4 * MIB)
+
+/* Bytes in one frame from the guest, header excluded: a chunk and its header. The
+ * bridge trusts nothing longer. */
+#define FRAME_MAX_TO_HOST (128 * KIB)
+
+/* Bytes of output or stdin in one chunk: a pipe's default capacity, and the largest
+ * packet of the virtio-vsock devices. */
+#define CHUNK_MAX (64 * KIB)
+
+/* From the first byte of Open to its last (seconds). A session that has sent nothing is a
+ * spare link and has no deadline; of these the oldest is closed past the cap. */
+#define OPEN_DEADLINE_S 10
+#define SESSIONS_UNOPENED_MAX 64
+
+/* Sessions at once in one agent. A Firecracker VM carries at most 1023 connections. */
+#define SESSIONS_MAX 1100
+
+/* ---- execs ---- */
+
+/* Execs that run at once in a sandbox. */
+#define EXECS_RUNNING_MAX 1024
+
+/* Length of an exec id (bytes of A-Za-z0-9._-). */
+#define EXEC_ID_MAX 64
+
+/* timeout_seconds: largest, and the default of a foreground exec. */
+#define EXEC_TIMEOUT_MAX_S 86400
+#define EXEC_TIMEOUT_DEFAULT_S 600
+
+/* grace_seconds between SIGTERM and the kill: default and largest. */
+#define EXEC_GRACE_DEFAULT_MS 1000
+#define EXEC_GRACE_MAX_S 600
+
+/* How long an exec whose bridge vanished waits for an Attach (seconds). */
+#define LINK_GRACE_S 30
+
+/* A spawn that has not reached execve after this long (or the exec's timeout, if that is
+ * less) is killed: a dead FUSE mount as working directory blocks for ever. */
+#define SPAWN_DEADLINE_S 5
+
+/* Output of an exec kept for a buffered reply or for replay, bytes a stream. */
+#define OUTPUT_BYTES_DEFAULT (8 * MIB)
+#define OUTPUT_BYTES_MAX (64 * MIB)
+
+/* What all retained output of one agent may hold together, as a share of the guest's
+ * RAM: past it the oldest finished execs lose theirs first, then running ones wrap. */
+#define RETAINED_RAM_SHARE 8
+
+/* Unsent output that an attached owner may be behind before its pipes are not read. */
+#define OWNER_WINDOW (256 * KIB)
+
+/* Input accepted for a process that does not read it (bytes): then stdin stalls. */
+#define STDIN_WINDOW (64 * KIB)
+
+/* Drain after the leader's exit while leftovers hold the pipes: idle, and at most. */
+#define DRAIN_IDLE_MS 100
+#define DRAIN_MAX_MS 2000
+
+/* Finished execs that keep their result: how many, and for how long (seconds). */
+#define RETAINED_RESULTS_MAX 1024
+#define RETAINED_RESULTS_S 600
+
+/* A forgotten id that was never seen refuses a late start for this long (seconds). */
+#define TOMBSTONE_S 60
+#define TOMBSTONES_MAX 4096
+
+/* How long a killed leaf may stay populated before the result says cleanup_pending. */
+#define CLEANUP_WAIT_MS 2000
+
+/* Default pids.max of a leaf. */
+#define PIDS_DEFAULT 4096
+
+/* RLIMIT_NOFILE of a command, soft and hard (the usual values of a login). */
+#define NOFILE_SOFT 1024
+#define NOFILE_HARD 524288
+
+/* Memory that execs together may not touch, so that the agent and the kernel live
+ * (MiB): the larger of this and 1/16 of RAM; memory.min of the agent's own leaf. */
+#define RESERVE_MIB 24
+#define AGENT_MEMORY_MIN_MIB 8
+
+/* Linux refuses a longer argv or env string (MAX_ARG_STRLEN), bytes with the NUL. */
+#define ARG_STRING_MAX (128 * KIB)
+
+/* ---- HTTP ---- */
+
+/* Request head: request line and headers in bytes; header count; the deadline from the
+ * first byte to the end of the head (seconds). */
+#define HTTP_HEAD_MAX (32 * KIB)
+#define HTTP_HEADERS_MAX 100
+#define HTTP_HEAD_DEADLINE_S 10
+
+/* Idle keep-alive connection (seconds), and the minimum body rate (bytes a second,
+ * judged over windows of BODY_WINDOW_S). */
+#define HTTP_IDLE_S 75
+#define HTTP_BODY_MIN_RATE 1024
+#define HTTP_BODY_WINDOW_S 10
+
+/* A JSON body; bytes read ahead of the response (pipelining); chunk extensions. */
+#define HTTP_BODY_MAX (16 * MIB)
+#define HTTP_READAHEAD_MAX (64 * KIB)
+#define HTTP_CHUNK_EXT_MAX (16 * KIB)
+
+/* How long a connection lingers after an error reply, so that no reset eats it. */
+#define HTTP_LINGER_S 2
+
+/* Unsent response bytes at which a producer is asked to stop, and to go on. */
+#define HTTP_HIGH_WATER (256 * KIB)
+#define HTTP_LOW_WATER (64 * KIB)
+
+/* Connections of one bridge: bounded by RLIMIT_NOFILE less this. */
+#define HTTP_FD_RESERVE 256
+
+/* ---- API ---- */
+
+#define SSE_COMMENT_S 15         /* a comment on a quiet stream */
+#define SSE_HEADERS_MS 500       /* headers go out at the latest after this */
+#define TTL_DEFAULT_S 1800       /* ttl_seconds */
+#define LIFETIME_DEFAULT_S 86400 /* max_lifetime_seconds */
+#define TTL_MAX_S (30 * 86400)   /* bound of both */
+#define IDEMPOTENCY_S 86400      /* an Idempotency-Key is remembered */
+#define IDEMPOTENCY_ORPHAN_S 60  /* an unclaimed sandbox waits for its replay */
+#define DELETED_S 86400          /* a deleted id answers 204 and 410 */
+#define WAIT_MAX_S 600           /* wait_seconds */
+#define LIST_LIMIT_DEFAULT 100
+#define LIST_LIMIT_MAX 1000
+#define METADATA_KEYS_MAX 64
+#define METADATA_BYTES_MAX (16 * KIB)
+
+/* ---- links ---- */
+
+#define CONNECT_DEADLINE_MS 10000 /* connect + Open, retries included */
+#define CONNECT_TRY_MS 1500       /* one try of it */
+#define SILENCE_DEADLINE_S 10     /* a link that owes an answer says nothing: probe */
+#define DRAIN_DEFAULT_S 20        /* --drain-seconds */
+
+#endif
