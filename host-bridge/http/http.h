@@ -26,8 +26,16 @@
 struct http_server;
 struct http_exchange;
 
-enum http_method { HTTP_M_GET, HTTP_M_POST, HTTP_M_PUT, HTTP_M_PATCH, HTTP_M_DELETE,
-		   HTTP_M_HEAD, HTTP_M_OPTIONS, HTTP_M_OTHER };
+enum http_method {
+	HTTP_M_GET,
+	HTTP_M_POST,
+	HTTP_M_PUT,
+	HTTP_M_PATCH,
+	HTTP_M_DELETE,
+	HTTP_M_HEAD,
+	HTTP_M_OPTIONS,
+	HTTP_M_OTHER
+};
 
 struct http_handlers {
 	/* The head of a request is complete. Must call http_collect, http_stream,
@@ -44,7 +52,7 @@ struct http_handlers {
 /* Serve on the listening descriptor `fd` (TCP or Unix; taken over, made non-blocking). A
  * server may have several. NULL with err set when memory or epoll fails. */
 struct http_server *http_server_create(struct ev_loop *loop, const struct http_handlers *h,
-				       struct err *e);
+                                       struct err *e);
 int http_server_listen(struct http_server *s, int fd, struct err *e);
 /* Stop accepting; keep-alive connections are closed after their current response. */
 void http_server_drain(struct http_server *s);
@@ -77,13 +85,14 @@ bool http_has_body(const struct http_exchange *x);
 /* Gather the body, then call on_body; over `max` bytes the request is answered 413. The
  * bytes are NUL-terminated past `len` and live until the exchange ends. */
 void http_collect(struct http_exchange *x, size_t max,
-		  void (*on_body)(struct http_exchange *x, char *data, size_t len, void *owner),
-		  void *owner);
+                  void (*on_body)(struct http_exchange *x, char *data, size_t len, void *owner),
+                  void *owner);
 /* Hand the body over as it arrives. on_data is never called while paused; on_end comes
  * once, after the last byte. */
 void http_stream(struct http_exchange *x,
-		 void (*on_data)(struct http_exchange *x, const char *data, size_t len, void *owner),
-		 void (*on_end)(struct http_exchange *x, void *owner), void *owner);
+                 void (*on_data)(struct http_exchange *x, const char *data, size_t len,
+                                 void *owner),
+                 void (*on_end)(struct http_exchange *x, void *owner), void *owner);
 void http_stream_pause(struct http_exchange *x);
 void http_stream_resume(struct http_exchange *x);
 
@@ -94,17 +103,17 @@ void http_stream_resume(struct http_exchange *x);
  * call for this exchange. `on_room` comes when the unsent output fell under the low
  * watermark after http_write had returned false. Either may be NULL. */
 void http_watch(struct http_exchange *x, void (*on_gone)(struct http_exchange *x, void *owner),
-		void (*on_room)(struct http_exchange *x, void *owner), void *owner);
+                void (*on_room)(struct http_exchange *x, void *owner), void *owner);
 
 /* Add a response header, before http_reply or http_begin. Copied. Values with CR, LF or NUL
  * are refused by assertion: they would be our bug. */
 void http_set_header(struct http_exchange *x, const char *name, const char *value);
 /* A whole response; the bytes are copied. `type` NULL for no body (204). */
 void http_reply(struct http_exchange *x, int status, const char *type, const void *body,
-		size_t len);
+                size_t len);
 /* The same, taking over `body` (malloc'd) to spare the copy. */
 void http_reply_take(struct http_exchange *x, int status, const char *type, void *body,
-		     size_t len);
+                     size_t len);
 /* Start a streamed response (chunked for 1.1, until close for 1.0). */
 void http_begin(struct http_exchange *x, int status, const char *type);
 bool http_begun(const struct http_exchange *x);
