@@ -40,6 +40,9 @@ TEST_LDLIBS   := -lcheck -lsubunit -lrt
 AGENT  := $(B)/guest-agent/guest-agent
 BRIDGE := $(B)/host-bridge/host-bridge
 CHECKS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/check_*.c))
+RELEASE_AGENT := build/release/guest-agent/guest-agent
+C_FILES := $(wildcard proto/*.[ch] guest-agent/*.[ch] host-bridge/*.[ch] host-bridge/*/*.[ch] \
+                      tests/*.[ch] tests/*/*.[ch])
 CONFORMANCE := $(B)/tests/conformance/conformance
 
 .DEFAULT_GOAL := all
@@ -93,19 +96,43 @@ $(LLHTTP_SRC) $(DEPS)/llhttp/include/llhttp.h &:
 deps:  ## install what building and testing need (Debian packages)
 	rootfs/deps
 
+rootfs: $(RELEASE_AGENT)  ## build the guest images and the base template
+	@rootfs/deps
+	rootfs/build $(RELEASE_AGENT) build/rootfs
+
+demo: deps all rootfs  ## run commands in a microVM and show every reply
+	tests/demo $(BRIDGE)
+
+serve: deps all rootfs  ## keep the bridge up (SANDGATE_LISTEN, SANDGATE_TOKEN, SANDGATE_LAUNCHER)
+	$(BRIDGE) serve --state-dir build/state --rootfs-dir build/rootfs
+
+test: deps  ## run every test layer; does all its own set-up
+	tests/run
+
+bench: deps all rootfs  ## measure against the machine's own floor; table and build/bench.json
+	tests/bench/run build/bench.json
+
+fuzz: deps  ## run the fuzzers (FUZZ_SECONDS each, default 60)
+	tests/fuzz/run $(or $(FUZZ_SECONDS),60)
+
+lint: headers  ## compile each header alone, check formatting and common mistakes
+	clang-format --dry-run --Werror $(C_FILES)
+	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr \
+		--enable=warning,portability -I. -I$(B) $(PROTO_SRC) $(AGENT_SRC) $(BRIDGE_SRC)
+
 unit: $(CHECKS)  ## run the unit tests
 	@set -e; for c in $(CHECKS); do $$c; done
 
-headers:  ## compile each header alone
-	@set -e; for h in proto/*.h guest-agent/*.h host-bridge/*.h host-bridge/*/*.h; do \
-		[ -f $$h ] || continue; $(CC) $(CPPFLAGS) -MF /dev/null $(CFLAGS) -fsyntax-only -x c $$h; done
+headers: $(PB).h
+	@set -e; for h in $(filter %.h,$(C_FILES)); do \
+		$(CC) $(CPPFLAGS) -MF /dev/null $(CFLAGS) -fsyntax-only -x c $$h; done
 
 clean:  ## remove what was built, keep downloaded packages
-	rm -rf build/release build/san
+	rm -rf build/release build/san build/rootfs
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ -/' | sort
+	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
-.PHONY: all deps unit headers clean help
+.PHONY: all deps rootfs demo serve test bench fuzz lint unit headers clean help
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
