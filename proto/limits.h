@@ -123,6 +123,11 @@
 #define HTTP_READAHEAD_MAX (64 * KIB)
 #define HTTP_CHUNK_EXT_MAX (16 * KIB)
 
+/* A peer that takes no byte of the response for this long is gone; an owner that takes no
+ * byte of a streamed body for this long is given up (seconds). */
+#define HTTP_STALL_S 120
+#define HTTP_PAUSE_MAX_S 600
+
 /* How long a connection lingers after an error reply, so that no reset eats it. */
 #define HTTP_LINGER_S 2
 
@@ -148,12 +153,74 @@
 #define LIST_LIMIT_MAX 1000
 #define METADATA_KEYS_MAX 64
 #define METADATA_BYTES_MAX (16 * KIB)
+#define AUTH_TOKENS_MAX 4096 /* lines of a token file: each costs a comparison a request */
+#define AUTH_LINE_MAX 512    /* bytes of one of them */
+#define REQUEST_ID_MAX 128   /* bytes of an X-Request-Id that is echoed */
+
+/* Initial stdin that travels inside the request; the rest follows in chunks, so that the
+ * frame stays under FRAME_MAX_TO_GUEST. */
+#define STDIN_INLINE_MAX (1 * MIB)
+
+/* What the bridge waits beyond an exec's own deadline, grace and drain before it calls the
+ * guest silent (seconds). */
+#define EXEC_WATCHDOG_S 15
+
+/* One try to attach again after a link was lost (milliseconds): a dead guest is to be
+ * reported within seconds. */
+#define REATTACH_DEADLINE_MS 3000
+
+/* ---- vsock device ---- */
+
+/* Connections of one VM, as in Firecracker, so that nothing relies on more. */
+#define VSOCK_CONNS_MAX 1023
+
+/* Guest-to-host bytes that a connection may have in flight or unread by the host: a few
+ * packets of the largest size, so that a stream does not wait for each credit. */
+#define VSOCK_BUF_ALLOC (256 * KIB)
+
+/* Payload of one packet (bytes): the Linux driver's own limit. */
+#define VSOCK_PKT_MAX (64 * KIB)
+
+/* Packets taken from the guest, and bytes given to it by one connection, before the loop
+ * turns: what a busy stream may delay its neighbours by. */
+#define VSOCK_TX_BUDGET 64
+#define VSOCK_RX_BUDGET (256 * KIB)
+
+/* Receive buffers (4 KiB in Linux) filled by one readv. */
+#define VSOCK_RX_BATCH 16
+
+/* Resets owed to the guest: over the first number its packets wait. The capacity adds one
+ * for each connection, and is a power of two. */
+#define VSOCK_RESETS_BUSY 2048
+#define VSOCK_RESETS_MAX 4096
+
+/* "CONNECT <port>\n" is at most this long (bytes), as in Firecracker. */
+#define VSOCK_LINE_MAX 32
+
+/* A device that no VMM has connected to after this long is an orphan (seconds). */
+#define VSOCK_VMM_WAIT_S 60
+
+/* Descriptors of a ring, segments of a chain (a header and the 17 pages of the largest
+ * packet, with room), regions of a memory table. */
+#define VIRTQUEUE_NUM_MAX 1024
+#define VIRTQUEUE_SEGMENTS_MAX 24
+#define GUEST_REGIONS_MAX 8
+
+/* Private memory of the device: every connection's buffer full, and the rest (MiB). */
+#define VSOCK_DEVICE_DATA_MIB 320
 
 /* ---- links ---- */
 
 #define CONNECT_DEADLINE_MS 10000 /* connect + Open, retries included */
 #define CONNECT_TRY_MS 1500       /* one try of it */
+#define CONNECT_BACKOFF_MIN_MS 5  /* pause between tries, doubled each time up to … */
+#define CONNECT_BACKOFF_MAX_MS 80 /* … this: a booting guest is noticed soon enough */
 #define SILENCE_DEADLINE_S 10     /* a link that owes an answer says nothing: probe */
 #define DRAIN_DEFAULT_S 20        /* --drain-seconds */
+#define LINK_LINGER_MS 1000       /* a closed link goes on sending what was queued */
+
+/* Unsent bytes to a guest at which a sender is asked to stop, and to go on. */
+#define LINK_HIGH_WATER (256 * KIB)
+#define LINK_LOW_WATER (64 * KIB)
 
 #endif

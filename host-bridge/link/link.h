@@ -5,7 +5,9 @@
  * buffered, messages that do not unpack or come out of order end the link.
  *
  *   link_create ─► CONNECTING ─► READY (a spare rests here) ─ link_open ─► OPENING ─ Opened ─►
- * OPEN any state ─ error, peer gone, deadline ─► on_closed (once), link is then destroyed
+ * OPEN ▲             └── peer gone, no handlers yet ─► ENDED ─ link_open ─┐ └── Open never
+ * reached the agent's socket as a whole ◄─────────────┘ any state with handlers ─ error, peer
+ * gone, deadline ─► on_closed (once), link is gone
  *
  * Ownership: the owner holds the pointer until on_closed was called or it calls
  * link_destroy; after either it is gone. No handler is called from inside link_create,
@@ -38,26 +40,30 @@ struct link_handlers {
 	void (*on_room)(struct link *l, void *owner);
 };
 
-/* Start connecting. Tries again with backoff until CONNECT_DEADLINE_MS when `starting` (the
- * guest may still be booting: the caller's own deadline governs then, pass deadline_ms).
- * NULL with err only when nothing could be started. The handlers may be given later, by
- * link_open, for a link that rests READY. */
+/* Start connecting, and try again with backoff until deadline_ms is over: the guest may still
+ * be booting. NULL with err only when nothing could be started. The handlers are given
+ * later, by link_open. */
 struct link *link_create(struct ev_loop *loop, const struct endpoint *to, unsigned deadline_ms,
                          struct err *e);
 /* The operation of this session; sent as soon as the link is READY. `open` is packed here,
- * version and token are filled in. Answer due within deadline_ms. */
+ * version and token are filled in. Opened is due within deadline_ms. A link that turns out
+ * dead before the whole Open was handed to the kernel connects again within that time; an
+ * Open that may have arrived is never sent twice. ERR_TOO_LARGE over FRAME_MAX_TO_GUEST. */
 int link_open(struct link *l, Sandgate__Open *open, unsigned deadline_ms,
               const struct link_handlers *h, void *owner, struct err *e);
-/* Another frame, after link_open. 0; 1 when over the high watermark (queued all the
- * same); -1 only when memory fails. */
+/* Another frame, after link_open. 0; 1 when over LINK_HIGH_WATER (queued all the same);
+ * -1 only when memory fails. */
 int link_send(struct link *l, const Sandgate__HostFrame *f);
-/* Back-pressure: stop and go on reading frames. A hang-up is noticed all the same. */
+/* Back-pressure: stop and go on reading frames. A hang-up is told at once when nothing is
+ * left to read, else after the last frame has been taken. */
 void link_pause(struct link *l);
 void link_resume(struct link *l);
 /* READY, and the peer has not hung up: usable as a spare. */
 bool link_is_ready(const struct link *l);
-/* Close; what was queued is flushed as far as the socket takes it at once (a Cancel must
- * not be lost: `flush` lingers up to a second in the background). No on_closed. */
+/* Hear, once, that the link ended before link_open was called. on_end may destroy it. */
+void link_watch(struct link *l, void (*on_end)(struct link *l, void *arg), void *arg);
+/* Close; no on_closed. With `flush` what was queued (a Cancel must not be lost) goes out in
+ * the background, and the guest is listened to until it hangs up: LINK_LINGER_MS at most. */
 void link_destroy(struct link *l, bool flush);
 
 #endif
