@@ -9,10 +9,13 @@
  *   head parsed ── on_request ──► http_collect / http_stream ──► body ──► reply
  *        └── http_reply at once (the body is then discarded, the connection closed)
  *
- * Lifetime: an exchange lives from on_request until http_reply/http_end was called or
- * on_gone has returned, whichever comes first. After either it must not be touched.
- * Malformed requests never reach on_request; they are answered here (facts: 400, 413,
- * 431, 408) through `on_refused`, so that the body is the API's error envelope.
+ * Lifetime: an exchange lives from on_request until http_reply/http_end/http_abort was
+ * called or on_gone has returned, whichever comes first. After either it must not be
+ * touched. Malformed requests never reach on_request; they are answered here (400, 408,
+ * 413, 417, 431) through `on_refused`, so that the body is the API's error envelope. A body
+ * that turns out malformed, too large or too slow is answered so too; on_gone then follows.
+ *
+ * No function here calls back: handlers run from the event loop only.
  */
 #ifndef SANDGATE_HTTP_H
 #define SANDGATE_HTTP_H
@@ -82,13 +85,16 @@ bool http_has_body(const struct http_exchange *x);
 
 /* ---- body: one of these, once, inside on_request ---- */
 
+/* No body is wanted: a small one is read past, a larger one is answered 413. */
+void http_no_body(struct http_exchange *x);
 /* Gather the body, then call on_body; over `max` bytes the request is answered 413. The
  * bytes are NUL-terminated past `len` and live until the exchange ends. */
 void http_collect(struct http_exchange *x, size_t max,
                   void (*on_body)(struct http_exchange *x, char *data, size_t len, void *owner),
                   void *owner);
 /* Hand the body over as it arrives. on_data is never called while paused; on_end comes
- * once, after the last byte. */
+ * once, after the last byte. Such a body may be as slow as it likes, but a pause of more
+ * than HTTP_PAUSE_MAX_S ends it (408, on_gone): a paused peer's FIN may be out of sight. */
 void http_stream(struct http_exchange *x,
                  void (*on_data)(struct http_exchange *x, const char *data, size_t len,
                                  void *owner),
