@@ -7,6 +7,7 @@
 #define SANDGATE_IDENTITY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -17,16 +18,21 @@
 struct identity {
 	uid_t uid;
 	gid_t gid;
-	gid_t groups[IDENTITY_GROUPS_MAX];
+	gid_t groups[IDENTITY_GROUPS_MAX]; /* the primary group first */
 	int group_count;
-	char name[64];   /* "1000" for a uid without an entry */
+	char name[64];   /* "1000" for a uid without an entry, "root" for 0 */
 	char home[256];  /* "/" for a uid without an entry */
 	char shell[128]; /* "/bin/sh" likewise */
 };
 
 /* Resolve "name", "uid" or "uid:gid" (strict decimal). errno-style result: 0, or the errno
- * that a spawn_failed of stage "user" reports (ENOENT unknown, EINVAL malformed). */
+ * that a spawn_failed of stage "user" reports (ENOENT unknown, EINVAL malformed).
+ * A name and a uid bring the groups of /etc/group; a uid without an entry has the group of
+ * the same number; an explicit gid is the only group. "root" exists without any file. */
 int identity_resolve(const char *spec, struct identity *out);
+
+/* Read other files than /etc/passwd and /etc/group: for tests. Both must stay valid. */
+void identity_set_files(const char *passwd, const char *group);
 
 /* Capability names ("CAP_NET_RAW", any case) to a mask of what is kept; ERR_INVALID_FIELD
  * "capabilities" on an unknown name. */

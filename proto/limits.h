@@ -37,6 +37,14 @@
 /* Sessions at once in one agent. A Firecracker VM carries at most 1023 connections. */
 #define SESSIONS_MAX 1100
 
+/* Output that a session hands to the kernel in one turn of the loop (bytes, a budget: one
+ * fast exec does not hold the loop), and in how many frames. */
+#define SESSION_WRITE_BUDGET (256 * KIB)
+#define SESSION_WRITE_FRAMES 16
+
+/* Opened waits so long for Started, so that both leave in one write (ms). */
+#define OPENED_HOLD_MS 100
+
 /* ---- execs ---- */
 
 /* Execs that run at once in a sandbox. */
@@ -56,9 +64,17 @@
 /* How long an exec whose bridge vanished waits for an Attach (seconds). */
 #define LINK_GRACE_S 30
 
+/* Variables in one request's environment: each is looked up among the others. */
+#define ENV_COUNT_MAX 4096
+
 /* A spawn that has not reached execve after this long (or the exec's timeout, if that is
  * less) is killed: a dead FUSE mount as working directory blocks for ever. */
 #define SPAWN_DEADLINE_S 5
+
+/* Spawn threads: one, and one more each time that the queue stood still for so long, up to
+ * as many hung working directories at once. */
+#define SPAWN_THREADS_MAX 16
+#define SPAWN_HUNG_MS 50
 
 /* Output of an exec kept for a buffered reply or for replay, bytes a stream. */
 #define OUTPUT_BYTES_DEFAULT (8 * MIB)
@@ -86,8 +102,13 @@
 #define TOMBSTONE_S 60
 #define TOMBSTONES_MAX 4096
 
-/* How long a killed leaf may stay populated before the result says cleanup_pending. */
+/* How long a killed leaf may stay populated before the result says cleanup_pending, and
+ * how often the kill is repeated meanwhile: a fork may have raced it. */
 #define CLEANUP_WAIT_MS 2000
+#define CLEANUP_RETRY_MS 50
+
+/* CPU time is polled at remaining/ncpu, but not more often than this (ms). */
+#define CPU_POLL_MIN_MS 10
 
 /* Default pids.max of a leaf. */
 #define PIDS_DEFAULT 4096
