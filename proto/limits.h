@@ -120,7 +120,12 @@
 /* Memory that execs together may not touch, so that the agent and the kernel live
  * (MiB): the larger of this and 1/16 of RAM; memory.min of the agent's own leaf. */
 #define RESERVE_MIB 24
+#define RESERVE_RAM_SHARE 16
 #define AGENT_MEMORY_MIN_MIB 8
+
+/* Cgroups nested in a leaf by what runs there, and how many of them one look visits. */
+#define CGROUP_DEPTH_MAX 8
+#define CGROUP_WALK_MAX 1024
 
 /* Linux refuses a longer argv or env string (MAX_ARG_STRLEN), bytes with the NUL. */
 #define ARG_STRING_MAX (128 * KIB)
@@ -243,5 +248,26 @@
 /* Unsent bytes to a guest at which a sender is asked to stop, and to go on. */
 #define LINK_HIGH_WATER (256 * KIB)
 #define LINK_LOW_WATER (64 * KIB)
+
+/* ---- sandboxes ---- */
+
+#define BOOT_DEADLINE_S 60      /* from the start of a VM to its agent's first answer */
+#define DEVICE_DEADLINE_MS 5000 /* until a VM's vsock device has made its socket */
+#define DELETE_CANCEL_MS 3000   /* calls get this long to end by themselves */
+#define SPARE_DELAY_MS 3        /* the next spare link is made this long after one was taken */
+#define SPARE_RETRY_MS 500      /* … and this long after one died */
+#define KVM_TRIAL_S 8           /* a trial boot that takes longer says: no KVM here */
+
+/* Host memory that guests may not take (MiB), and what one VM costs besides its RAM. */
+#define HOST_RESERVE_MIB 256
+#define VM_OVERHEAD_MIB 48
+
+/* The end of a VM's first output that is kept to explain a failed start (bytes). */
+#define BOOT_TAIL_MAX 2048
+
+/* Bounds of a sandbox's resources. */
+#define VCPUS_MAX 64
+#define MEMORY_MIN_MIB 64
+#define MEMORY_MAX_MIB (1024 * 1024)
 
 #endif

@@ -1,0 +1,249 @@
+#include "guest-agent/cgroup_tree.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/limits.h"
+
+/* Execs are at rest when none began or ended for so long (seconds). */
+#define IDLE_S 0.005
+/* Retired leaves that may wait for idle time: past it each new exec removes one. */
+#define RETIRED_MAX 8
+/* First and largest pause between two tries to remove (seconds). */
+#define RETRY_FIRST_S 0.001
+#define RETRY_MAX_S 1.0
+
+/* What a leaf without any request gets; nothing that cannot be enforced here. */
+static struct cgroup_limits default_limits(const struct cgroup_tree *t)
+{
+	struct cgroup_limits l = {.memory_bytes = UINT64_MAX,
+	                          .swap_bytes = UINT64_MAX,
+	                          .pids = UINT64_MAX,
+	                          .cpu_milli = UINT64_MAX,
+	                          .io_read_bps = UINT64_MAX,
+	                          .io_write_bps = UINT64_MAX};
+	if ((t->features & CGROUP_MEMORY) != 0) {
+		l.memory_bytes = t->memory;
+		l.swap_bytes = 0;
+		l.oom_group = true;
+	}
+	if ((t->features & CGROUP_PIDS) != 0)
+		l.pids = t->pids;
+	return l;
+}
+
+static int unsupported(struct err *e, const char *field, const char *why)
+{
+	return err_field(e, ERR_LIMIT_UNSUPPORTED, field, "%s", why);
+}
+
+/* Defaults, overridden by what was asked for and can be enforced. */
+static int merge_limits(const struct cgroup_tree *t, const struct cgroup_limits *asked,
+                        struct cgroup_limits *out, struct err *e)
+{
+	static const char no_memory[] = "no cgroup v2 memory controller";
+	bool memory = (t->features & CGROUP_MEMORY) != 0;
+
+	*out = default_limits(t);
+	if (asked->memory_bytes != UINT64_MAX) {
+		if (!memory)
+			return unsupported(e, "limits.memory_mib", no_memory);
+		out->memory_bytes = asked->memory_bytes;
+	}
+	if (asked->swap_bytes != UINT64_MAX && t->has_swap) {
+		if (!memory)
+			return unsupported(e, "limits.swap_mib", no_memory);
+		out->swap_bytes = asked->swap_bytes;
+	}
+	if (!asked->oom_group && !memory)
+		return unsupported(e, "limits.oom_group", no_memory);
+	out->oom_group = memory && asked->oom_group;
+	if (asked->pids != UINT64_MAX) {
+		if ((t->features & CGROUP_PIDS) == 0)
+			return unsupported(e, "limits.pids", "no cgroup v2 pids controller");
+		out->pids = asked->pids;
+	}
+	if (asked->cpu_milli != UINT64_MAX) {
+		if ((t->features & CGROUP_CPU) == 0)
+			return unsupported(e, "limits.cpus", "no cgroup v2 cpu controller");
+		out->cpu_milli = asked->cpu_milli;
+	}
+	bool io = (t->features & CGROUP_IO) != 0 && t->disk[0] != '\0';
+	if (!io && asked->io_read_bps != UINT64_MAX)
+		return unsupported(e, "limits.io_read_bps", "no disk that can be throttled");
+	if (!io && asked->io_write_bps != UINT64_MAX)
+		return unsupported(e, "limits.io_write_bps", "no disk that can be throttled");
+	out->io_read_bps = asked->io_read_bps;
+	out->io_write_bps = asked->io_write_bps;
+	return 0;
+}
+
+static void forget(struct cgroup_leaf *l)
+{
+	l->tree->leaves--;
+	cgroup_leaf_free(l);
+}
+
+static double next_pause(double pause)
+{
+	return pause * 2 < RETRY_MAX_S ? pause * 2 : RETRY_MAX_S;
+}
+
+/* A kill can miss what forks at that moment, so each try repeats it. */
+static void on_retry(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	struct cgroup_leaf *l = w->data;
+	(void)revents;
+
+	if (l->kill)
+		cgroup_leaf_kill(l);
+	if (cgroup_leaf_remove(l)) {
+		TAILQ_REMOVE(&l->tree->stuck, l, link);
+		forget(l);
+		return;
+	}
+	w->repeat = next_pause(w->repeat);
+	ev_timer_again(loop, w);
+}
+
+static void remove_first_retired(struct cgroup_tree *t)
+{
+	struct cgroup_leaf *l = TAILQ_FIRST(&t->retired);
+
+	TAILQ_REMOVE(&t->retired, l, link);
+	t->retired_count--;
+	if (cgroup_leaf_remove(l)) {
+		forget(l);
+		return;
+	}
+	TAILQ_INSERT_TAIL(&t->stuck, l, link);
+	ev_timer_init(&l->retry, on_retry, 0., RETRY_FIRST_S);
+	ev_timer_again(t->loop, &l->retry);
+}
+
+static void make_spare(struct cgroup_tree *t)
+{
+	struct cgroup_limits l = default_limits(t);
+
+	t->spare = cgroup_leaf_make(t, NULL);
+	if (t->spare == NULL)
+		return;
+	if (cgroup_leaf_apply(t->spare, &l, NULL) == 0) {
+		cgroup_leaf_open_files(t->spare);
+		return;
+	}
+	cgroup_leaf_retire(t->spare, false);
+	t->spare = NULL;
+}
+
+/* One piece of work a turn of the loop, so that an exec that comes now waits for one. */
+static void on_idle(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	struct cgroup_tree *t = w->data;
+	(void)loop, (void)revents;
+
+	if (t->spare == NULL)
+		make_spare(t);
+	else
+		remove_first_retired(t);
+	if (t->spare == NULL || TAILQ_EMPTY(&t->retired))
+		ev_timer_stop(t->loop, w);
+	else
+		w->repeat = IDLE_S / 10;
+}
+
+/* Whoever starts or ends an exec pushes the work in idle time away. */
+static void busy(struct cgroup_tree *t)
+{
+	t->idle.repeat = IDLE_S;
+	ev_timer_again(t->loop, &t->idle);
+}
+
+struct cgroup_tree *cgroup_tree_create(struct ev_loop *loop, struct err *e)
+{
+	struct cgroup_tree *t = calloc(1, sizeof(*t));
+	if (t == NULL) {
+		err_set(e, ERR_INTERNAL, "out of memory");
+		return NULL;
+	}
+	t->loop = loop;
+	TAILQ_INIT(&t->retired);
+	TAILQ_INIT(&t->stuck);
+	ev_timer_init(&t->idle, on_idle, 0., IDLE_S);
+	t->idle.data = t;
+	cgroup_setup(t);
+	if ((t->features & CGROUP_V2) != 0)
+		make_spare(t);
+	return t;
+}
+
+static void drop_all(struct cgroup_leaves *list)
+{
+	struct cgroup_leaf *l;
+
+	while ((l = TAILQ_FIRST(list)) != NULL) {
+		TAILQ_REMOVE(list, l, link);
+		cgroup_leaf_free(l);
+	}
+}
+
+void cgroup_tree_destroy(struct cgroup_tree *t)
+{
+	if (t == NULL)
+		return;
+	ev_timer_stop(t->loop, &t->idle);
+	if (t->spare != NULL)
+		cgroup_leaf_free(t->spare);
+	drop_all(&t->retired);
+	drop_all(&t->stuck);
+	cgroup_setup_undo(t);
+	free(t);
+}
+
+unsigned cgroup_tree_features(const struct cgroup_tree *t)
+{
+	return t->features;
+}
+
+uint64_t cgroup_tree_memory(const struct cgroup_tree *t)
+{
+	return t->memory;
+}
+
+unsigned cgroup_tree_leaves(const struct cgroup_tree *t)
+{
+	return t->leaves;
+}
+
+struct cgroup_leaf *cgroup_leaf_create(struct cgroup_tree *t, const struct cgroup_limits *l,
+                                       struct err *e)
+{
+	struct cgroup_limits want;
+
+	if (merge_limits(t, l, &want, e) != 0)
+		return NULL;
+	struct cgroup_leaf *leaf = t->spare;
+	t->spare = NULL;
+	if (leaf == NULL)
+		leaf = cgroup_leaf_make(t, e);
+	if (leaf == NULL)
+		return NULL;
+	if (leaf->dir < 0)
+		return leaf;
+	if (t->retired_count > RETIRED_MAX)
+		remove_first_retired(t);
+	busy(t);
+	if (cgroup_leaf_apply(leaf, &want, e) != 0) {
+		cgroup_leaf_retire(leaf, false);
+		return NULL;
+	}
+	return leaf;
+}
+
+void cgroup_tree_take_back(struct cgroup_tree *t, struct cgroup_leaf *l)
+{
+	TAILQ_INSERT_TAIL(&t->retired, l, link);
+	t->retired_count++;
+	busy(t);
+}
