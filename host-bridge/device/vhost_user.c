@@ -1,0 +1,571 @@
+#include "host-bridge/device/vhost_user.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <linux/virtio_config.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "proto/log.h"
+
+/* Requests, flags and feature bits of the vhost-user specification (QEMU's docs/interop). */
+enum request {
+	GET_FEATURES = 1,
+	SET_FEATURES = 2,
+	SET_OWNER = 3,
+	RESET_OWNER = 4,
+	SET_MEM_TABLE = 5,
+	SET_VRING_NUM = 8,
+	SET_VRING_ADDR = 9,
+	SET_VRING_BASE = 10,
+	GET_VRING_BASE = 11,
+	SET_VRING_KICK = 12,
+	SET_VRING_CALL = 13,
+	SET_VRING_ERR = 14,
+	GET_PROTOCOL_FEATURES = 15,
+	SET_PROTOCOL_FEATURES = 16,
+	GET_QUEUE_NUM = 17,
+	SET_VRING_ENABLE = 18,
+	SET_BACKEND_REQ_FD = 21,
+	GET_CONFIG = 24,
+	SET_CONFIG = 25,
+};
+
+#define MSG_VERSION 0x1u
+#define MSG_VERSION_MASK 0x3u
+#define MSG_REPLY 0x4u
+#define MSG_NEED_REPLY 0x8u
+#define MSG_HEAD sizeof(((struct vhost_user_msg *)0)->head)
+
+#define RING_NO_FD 0x100u /* in SET_VRING_KICK, _CALL and _ERR: none is attached */
+#define RING_INDEX 0xffu
+
+#define F_PROTOCOL_FEATURES (1ull << 30)
+#define FEATURES \
+	(F_PROTOCOL_FEATURES | 1ull << VIRTIO_F_VERSION_1 | 1ull << VIRTIO_RING_F_EVENT_IDX)
+
+/* UML does not go on unless the back end's request channel is offered; it is never used. */
+#define PF_REPLY_ACK (1ull << 3)
+#define PF_BACKEND_REQ (1ull << 5)
+#define PF_CONFIG (1ull << 9)
+#define PROTOCOL_FEATURES (PF_REPLY_ACK | PF_BACKEND_REQ | PF_CONFIG)
+
+struct ring_addresses {
+	uint32_t index, flags;
+	uint64_t desc, used, avail, log;
+};
+
+struct ring_state {
+	uint32_t index, num;
+};
+
+struct memory_table {
+	uint32_t n, padding;
+	struct {
+		uint64_t gpa, size, uva, offset;
+	} regions[GUEST_REGIONS_MAX];
+};
+
+struct config_space {
+	uint32_t offset, size, flags;
+	uint8_t bytes[256];
+};
+
+_Static_assert(sizeof(struct memory_table) <= VHOST_USER_PAYLOAD_MAX, "payload");
+_Static_assert(sizeof(struct config_space) <= VHOST_USER_PAYLOAD_MAX, "payload");
+
+struct ring {
+	struct virtqueue q;
+	struct ring_addresses at;
+	uint16_t num, base;
+	bool placed, enabled, running;
+	int kick_fd, call_fd;
+};
+
+struct vhost_user {
+	int fd;
+	int request_fd; /* the back end's channel: kept open, since VMMs mind its end */
+	uint64_t guest_cid;
+	uint64_t features, protocol_features;
+	struct vhost_user_ops ops;
+	struct guest_mem mem;
+	struct ring rings[RINGS];
+
+	/* The message being read. */
+	struct vhost_user_msg msg;
+	size_t got;
+	int fds[VHOST_USER_FDS_MAX];
+	unsigned n_fds;
+};
+
+struct vhost_user *vhost_user_create(int fd, uint64_t guest_cid,
+                                     const struct vhost_user_ops *ops)
+{
+	struct vhost_user *v = calloc(1, sizeof(*v));
+	if (v == NULL)
+		return NULL;
+	v->fd = fd;
+	v->request_fd = -1;
+	v->guest_cid = guest_cid;
+	v->ops = *ops;
+	for (int i = 0; i < RINGS; i++)
+		v->rings[i].kick_fd = v->rings[i].call_fd = -1;
+	return v;
+}
+
+static void close_all(int *fds, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
+}
+
+static void replace_fd(int *slot, int fd)
+{
+	if (*slot >= 0)
+		close(*slot);
+	*slot = fd;
+}
+
+static void ring_stop(struct vhost_user *v, struct ring *r)
+{
+	if (!r->running)
+		return;
+	enum vhost_user_ring_id id = (enum vhost_user_ring_id)(r - v->rings);
+	vhost_user_flush(v, id);
+	v->ops.ring_stopped(id, v->ops.arg);
+	r->running = false;
+	r->base = r->q.next_avail;
+}
+
+void vhost_user_destroy(struct vhost_user *v)
+{
+	if (v == NULL)
+		return;
+	for (int i = 0; i < RINGS; i++) {
+		ring_stop(v, &v->rings[i]);
+		replace_fd(&v->rings[i].kick_fd, -1);
+		replace_fd(&v->rings[i].call_fd, -1);
+	}
+	replace_fd(&v->request_fd, -1);
+	close_all(v->fds, v->n_fds);
+	guest_mem_clear(&v->mem);
+	free(v);
+}
+
+static int ring_attach(struct vhost_user *v, struct ring *r, struct err *e)
+{
+	return virtqueue_attach(&r->q, &v->mem, r->num, r->at.desc, r->at.avail, r->at.used, e);
+}
+
+/* The one place that starts a ring. Without the protocol features' bit there is no enable
+ * message, and a ring is enabled from the start. */
+static int ring_step(struct vhost_user *v, struct ring *r, struct err *e)
+{
+	bool enabled = r->enabled || (v->features & F_PROTOCOL_FEATURES) == 0;
+	bool wanted = enabled && r->placed && r->num != 0 && r->kick_fd >= 0;
+
+	if (!wanted)
+		ring_stop(v, r);
+	if (!wanted || r->running)
+		return 0;
+	if (ring_attach(v, r, e) < 0)
+		return -1;
+	virtqueue_start(&r->q, r->base, (v->features & 1ull << VIRTIO_RING_F_EVENT_IDX) != 0);
+	r->running = true;
+	v->ops.ring_started((enum vhost_user_ring_id)(r - v->rings), r->base == 0, v->ops.arg);
+	return 0;
+}
+
+static struct ring *ring_of(struct vhost_user *v, uint32_t index, struct err *e)
+{
+	if (index < RINGS)
+		return &v->rings[index];
+	err_set(e, ERR_PROTOCOL, "there is no ring %u", index);
+	return NULL;
+}
+
+static int reply(struct vhost_user *v, struct vhost_user_msg *msg, uint32_t size, struct err *e)
+{
+	msg->head.flags = MSG_VERSION | MSG_REPLY;
+	msg->head.size = size;
+	ssize_t n = send(v->fd, msg, MSG_HEAD + size, MSG_NOSIGNAL);
+	if (n == (ssize_t)(MSG_HEAD + size))
+		return 0;
+	return err_errno(e, ERR_PROTOCOL, n < 0 ? errno : 0, "the VMM takes no reply");
+}
+
+static int reply_u64(struct vhost_user *v, struct vhost_user_msg *msg, uint64_t value,
+                     struct err *e)
+{
+	memcpy(msg->payload, &value, sizeof(value));
+	return reply(v, msg, sizeof(value), e);
+}
+
+/* ---- the messages ---- */
+
+/* Stop the rings without touching them: their memory is gone. */
+static void abandon_rings(struct vhost_user *v)
+{
+	for (int i = 0; i < RINGS; i++) {
+		if (!v->rings[i].running)
+			continue;
+		v->rings[i].running = false;
+		v->ops.ring_stopped((enum vhost_user_ring_id)i, v->ops.arg);
+	}
+}
+
+static int set_mem_table(struct vhost_user *v, const struct memory_table *t, const int *fds,
+                         unsigned n_fds, struct err *e)
+{
+	if (t->n > GUEST_REGIONS_MAX || t->n != n_fds)
+		return err_set(e, ERR_PROTOCOL, "memory table of %u regions, %u descriptors",
+		               t->n, n_fds);
+	for (int i = 0; i < RINGS; i++)
+		vhost_user_flush(v, (enum vhost_user_ring_id)i);
+	guest_mem_clear(&v->mem);
+
+	/* The rings that run go on where they are, in the new mapping. */
+	int rc = 0;
+	for (unsigned i = 0; i < t->n && rc == 0; i++)
+		rc = guest_mem_add(&v->mem, t->regions[i].gpa, t->regions[i].uva,
+		                   t->regions[i].size, fds[i], t->regions[i].offset, e);
+	for (int i = 0; i < RINGS && rc == 0; i++)
+		if (v->rings[i].running)
+			rc = ring_attach(v, &v->rings[i], e);
+	if (rc < 0)
+		abandon_rings(v);
+	return rc;
+}
+
+static int set_ring_num(struct vhost_user *v, const struct ring_state *s, struct err *e)
+{
+	struct ring *r = ring_of(v, s->index, e);
+	if (r == NULL)
+		return -1;
+	if (r->running || s->num == 0 || s->num > VIRTQUEUE_NUM_MAX)
+		return err_set(e, ERR_PROTOCOL, "ring size %u", s->num);
+	r->num = (uint16_t)s->num;
+	return ring_step(v, r, e);
+}
+
+static int set_ring_addr(struct vhost_user *v, const struct ring_addresses *a, struct err *e)
+{
+	struct ring *r = ring_of(v, a->index, e);
+	if (r == NULL)
+		return -1;
+	ring_stop(v, r);
+	r->at = *a;
+	r->placed = true;
+	return ring_step(v, r, e);
+}
+
+static int set_ring_base(struct vhost_user *v, const struct ring_state *s, struct err *e)
+{
+	struct ring *r = ring_of(v, s->index, e);
+	if (r == NULL)
+		return -1;
+	if (r->running || s->num > UINT16_MAX)
+		return err_set(e, ERR_PROTOCOL, "ring base %u", s->num);
+	r->base = (uint16_t)s->num;
+	return 0;
+}
+
+/* Asking for the position is what stops a ring. */
+static int get_ring_base(struct vhost_user *v, struct vhost_user_msg *msg, struct err *e)
+{
+	struct ring_state s;
+	memcpy(&s, msg->payload, sizeof(s));
+	struct ring *r = ring_of(v, s.index, e);
+	if (r == NULL)
+		return -1;
+	ring_stop(v, r);
+	replace_fd(&r->kick_fd, -1);
+	s.num = r->base;
+	memcpy(msg->payload, &s, sizeof(s));
+	return reply(v, msg, sizeof(s), e);
+}
+
+static int set_request_fd(struct vhost_user *v, int *fds, unsigned n_fds, struct err *e)
+{
+	if (n_fds != 1)
+		return err_set(e, ERR_PROTOCOL, "%u descriptors for the request channel",
+		               n_fds);
+	replace_fd(&v->request_fd, fds[0]);
+	fds[0] = -1;
+	return 0;
+}
+
+static int set_ring_fd(struct vhost_user *v, enum request request, uint64_t value, int *fds,
+                       unsigned n_fds, struct err *e)
+{
+	struct ring *r = ring_of(v, (uint32_t)(value & RING_INDEX), e);
+	if (r == NULL)
+		return -1;
+	unsigned expected = (value & RING_NO_FD) != 0 ? 0 : 1;
+	if (n_fds != expected)
+		return err_set(e, ERR_PROTOCOL, "%u descriptors for a ring", n_fds);
+	if (request == SET_VRING_KICK && expected == 0)
+		return err_set(e, ERR_PROTOCOL, "a ring without a kick descriptor");
+	if (request == SET_VRING_ERR)
+		return 0;
+
+	int fd = -1;
+	if (expected == 1) {
+		fd = fds[0];
+		fds[0] = -1;
+	}
+	if (request == SET_VRING_CALL) {
+		replace_fd(&r->call_fd, fd);
+		return 0;
+	}
+	ring_stop(v, r);
+	replace_fd(&r->kick_fd, fd);
+	return ring_step(v, r, e);
+}
+
+static int set_ring_enable(struct vhost_user *v, const struct ring_state *s, struct err *e)
+{
+	struct ring *r = ring_of(v, s->index, e);
+	if (r == NULL)
+		return -1;
+	r->enabled = s->num != 0;
+	return ring_step(v, r, e);
+}
+
+static int set_features(struct vhost_user *v, uint64_t features, struct err *e)
+{
+	if ((features & ~FEATURES) != 0)
+		return err_set(e, ERR_PROTOCOL, "features that were not offered");
+	v->features = features;
+	for (int i = 0; i < RINGS; i++)
+		if (ring_step(v, &v->rings[i], e) < 0)
+			return -1;
+	return 0;
+}
+
+static int set_protocol_features(struct vhost_user *v, uint64_t features, struct err *e)
+{
+	if ((features & ~PROTOCOL_FEATURES) != 0)
+		return err_set(e, ERR_PROTOCOL, "protocol features that were not offered");
+	v->protocol_features = features;
+	return 0;
+}
+
+/* The configuration space is the guest's CID; past its end there are zeros. */
+static int get_config(struct vhost_user *v, struct vhost_user_msg *msg, struct err *e)
+{
+	struct config_space c;
+	uint64_t space[1 + sizeof(c.bytes) / sizeof(uint64_t)] = {htole64(v->guest_cid)};
+	const size_t head = offsetof(struct config_space, bytes);
+
+	memcpy(&c, msg->payload, head);
+	if (c.size > sizeof(c.bytes) || c.offset > sizeof(space) - c.size)
+		return err_set(e, ERR_PROTOCOL, "configuration space of %u bytes", c.size);
+	memcpy(msg->payload + head, (const uint8_t *)space + c.offset, c.size);
+	return reply(v, msg, (uint32_t)head + c.size, e);
+}
+
+/* The payload's size that a request has at least; -1 for one that is not known. */
+static int payload_size(uint32_t request)
+{
+	switch (request) {
+	case GET_FEATURES:
+	case SET_OWNER:
+	case RESET_OWNER:
+	case GET_PROTOCOL_FEATURES:
+	case GET_QUEUE_NUM:
+	case SET_BACKEND_REQ_FD:
+	case SET_CONFIG:
+		return 0;
+	case SET_FEATURES:
+	case SET_PROTOCOL_FEATURES:
+	case SET_VRING_KICK:
+	case SET_VRING_CALL:
+	case SET_VRING_ERR:
+		return sizeof(uint64_t);
+	case SET_VRING_NUM:
+	case SET_VRING_BASE:
+	case GET_VRING_BASE:
+	case SET_VRING_ENABLE:
+		return sizeof(struct ring_state);
+	case SET_VRING_ADDR:
+		return sizeof(struct ring_addresses);
+	case SET_MEM_TABLE:
+		return offsetof(struct memory_table, regions);
+	case GET_CONFIG:
+		return offsetof(struct config_space, bytes);
+	default:
+		return -1;
+	}
+}
+
+/* 1: the message was answered; 0: it was obeyed; -1: it was refused. */
+static int obey(struct vhost_user *v, struct vhost_user_msg *msg, int *fds, unsigned n_fds,
+                struct err *e)
+{
+	union {
+		uint64_t u64;
+		struct ring_state state;
+		struct ring_addresses addresses;
+		struct memory_table table;
+	} p;
+	memcpy(&p, msg->payload, sizeof(p));
+
+	switch (msg->head.request) {
+	case GET_FEATURES:
+		return reply_u64(v, msg, FEATURES, e) < 0 ? -1 : 1;
+	case GET_PROTOCOL_FEATURES:
+		return reply_u64(v, msg, PROTOCOL_FEATURES, e) < 0 ? -1 : 1;
+	case GET_QUEUE_NUM:
+		return reply_u64(v, msg, RINGS, e) < 0 ? -1 : 1;
+	case GET_VRING_BASE:
+		return get_ring_base(v, msg, e) < 0 ? -1 : 1;
+	case GET_CONFIG:
+		return get_config(v, msg, e) < 0 ? -1 : 1;
+	case SET_FEATURES:
+		return set_features(v, p.u64, e);
+	case SET_PROTOCOL_FEATURES:
+		return set_protocol_features(v, p.u64, e);
+	case SET_MEM_TABLE:
+		return set_mem_table(v, &p.table, fds, n_fds, e);
+	case SET_VRING_NUM:
+		return set_ring_num(v, &p.state, e);
+	case SET_VRING_ADDR:
+		return set_ring_addr(v, &p.addresses, e);
+	case SET_VRING_BASE:
+		return set_ring_base(v, &p.state, e);
+	case SET_VRING_ENABLE:
+		return set_ring_enable(v, &p.state, e);
+	case SET_VRING_KICK:
+	case SET_VRING_CALL:
+	case SET_VRING_ERR:
+		return set_ring_fd(v, msg->head.request, p.u64, fds, n_fds, e);
+	case SET_BACKEND_REQ_FD:
+		return set_request_fd(v, fds, n_fds, e);
+	default:
+		/* Owner and configuration writes need nothing here. */
+		return 0;
+	}
+}
+
+int vhost_user_obey(struct vhost_user *v, struct vhost_user_msg *msg, int *fds, unsigned n_fds,
+                    struct err *e)
+{
+	bool need_reply = (msg->head.flags & MSG_NEED_REPLY) != 0;
+	int least = payload_size(msg->head.request);
+	int rc;
+
+	if (least < 0 || msg->head.size < (uint32_t)least ||
+	    msg->head.size > sizeof(msg->payload))
+		rc = err_set(e, ERR_PROTOCOL, "request %u of %u bytes", msg->head.request,
+		             msg->head.size);
+	else
+		rc = obey(v, msg, fds, n_fds, e);
+	close_all(fds, n_fds);
+
+	/* Whether replies are on is asked afterwards: UML wants one to the very message that
+	 * turns them on. */
+	if (rc == 0 && need_reply && (v->protocol_features & PF_REPLY_ACK) != 0)
+		rc = reply_u64(v, msg, 0, e);
+	return rc < 0 ? -1 : 0;
+}
+
+/* ---- reading ---- */
+
+static void take_fds(struct vhost_user *v, struct msghdr *mh)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c != NULL; c = CMSG_NXTHDR(mh, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (size_t i = 0; i < n; i++) {
+			int fd;
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+			if (v->n_fds < VHOST_USER_FDS_MAX)
+				v->fds[v->n_fds++] = fd;
+			else
+				close(fd);
+		}
+	}
+}
+
+int vhost_user_read(struct vhost_user *v, struct err *e)
+{
+	union {
+		char bytes[CMSG_SPACE(sizeof(int) * VHOST_USER_FDS_MAX)];
+		struct cmsghdr align;
+	} control;
+	size_t want = MSG_HEAD;
+
+	if (v->got >= MSG_HEAD)
+		want += v->msg.head.size;
+	struct iovec iov = {(uint8_t *)&v->msg + v->got, want - v->got};
+	struct msghdr mh = {.msg_iov = &iov,
+	                    .msg_iovlen = 1,
+	                    .msg_control = control.bytes,
+	                    .msg_controllen = sizeof(control.bytes)};
+	ssize_t n = recvmsg(v->fd, &mh, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	if (n < 0)
+		return errno == EAGAIN || errno == EINTR ? 0 : -1;
+	if (n == 0)
+		return -1;
+	take_fds(v, &mh);
+	v->got += (size_t)n;
+	if (v->got < MSG_HEAD)
+		return 0;
+	if (v->got == MSG_HEAD) {
+		if ((v->msg.head.flags & MSG_VERSION_MASK) != MSG_VERSION ||
+		    v->msg.head.size > sizeof(v->msg.payload))
+			return err_set(e, ERR_PROTOCOL, "a malformed message");
+		if (v->msg.head.size > 0)
+			return 0;
+	}
+	if (v->got < MSG_HEAD + v->msg.head.size)
+		return 0;
+
+	unsigned n_fds = v->n_fds;
+	v->got = 0;
+	v->n_fds = 0;
+	int rc = vhost_user_obey(v, &v->msg, v->fds, n_fds, e);
+	memset(&v->msg, 0, sizeof(v->msg));
+	return rc;
+}
+
+/* ---- what the device uses ---- */
+
+struct virtqueue *vhost_user_ring(struct vhost_user *v, enum vhost_user_ring_id id)
+{
+	return v->rings[id].running ? &v->rings[id].q : NULL;
+}
+
+const struct guest_mem *vhost_user_mem(const struct vhost_user *v)
+{
+	return &v->mem;
+}
+
+int vhost_user_kick_fd(const struct vhost_user *v, enum vhost_user_ring_id id)
+{
+	return v->rings[id].kick_fd;
+}
+
+void vhost_user_flush(struct vhost_user *v, enum vhost_user_ring_id id)
+{
+	struct ring *r = &v->rings[id];
+	const uint64_t one = 1;
+
+	if (!r->running || !virtqueue_publish(&r->q) || r->call_fd < 0)
+		return;
+	if (write(r->call_fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
+		log_warn("vhost_user", NULL, "the interrupt descriptor fails: errno %d", errno);
+}
+
+void vhost_user_break(struct vhost_user *v, enum vhost_user_ring_id id)
+{
+	log_warn("vhost_user", NULL, "the guest broke ring %d", (int)id);
+	ring_stop(v, &v->rings[id]);
+	v->rings[id].placed = false;
+}
