@@ -12,14 +12,16 @@
 
 #include "proto/err.h"
 
-/* Mount proc, sysfs, devtmpfs, devpts, shm, run, tmp, cgroup2 (nsdelegate); load the modules
- * that /etc/sandgate/modules lists; set hostname and lo. A failed step is logged and the
- * rest goes on: an init that stops is a guest that nobody can ask why. */
+/* Mount proc, sysfs, devtmpfs, devpts, shm, run, tmp, cgroup2 (nsdelegate); give descriptors
+ * 0 to 2 a meaning; load the modules that /etc/sandgate/modules lists (a path and parameters
+ * a line, in order); set the hostname of /etc/hostname; bring lo up. A failed step is logged
+ * and the rest goes on: an init that stops is a guest that nobody can ask why. */
 void init_setup(void);
 
 /* Reap children that are not execs: watches SIGCHLD on `loop`, peeks with WNOWAIT and reaps
  * only what `is_ours(pid)` denies, since an exec's leader is waited for through its pidfd.
- * Works for a subreaper daemon too. */
+ * `is_ours` must also own up to spawns on their way (spawner_owns). Makes a daemon a
+ * subreaper. At most once a process. */
 int init_reap_start(struct ev_loop *loop, bool (*is_ours)(pid_t pid, void *arg), void *arg,
                     struct err *e);
 

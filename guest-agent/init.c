@@ -1,0 +1,220 @@
+#include "guest-agent/init.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <mntent.h>
+#include <net/if.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "proto/log.h"
+
+#define MODULES_LIST "/etc/sandgate/modules"
+#define HOSTNAME_FILE "/etc/hostname"
+#define HOSTNAME_DEFAULT "sandgate"
+
+/* At the end: how often, and how long between two looks, what is left may react. */
+#define END_PAUSE_MS 10
+#define END_TERM_TRIES 50
+#define END_KILL_TRIES 50
+#define MOUNTS_MAX 128
+
+static const struct {
+	const char *type, *target, *options;
+	unsigned long flags;
+	mode_t mode;
+} mounts[] = {
+    {"proc", "/proc", NULL, MS_NOSUID | MS_NODEV | MS_NOEXEC, 0555},
+    {"sysfs", "/sys", NULL, MS_NOSUID | MS_NODEV | MS_NOEXEC, 0555},
+    {"devtmpfs", "/dev", "mode=755", MS_NOSUID, 0755},
+    {"devpts", "/dev/pts", "gid=5,mode=620,ptmxmode=666", MS_NOSUID | MS_NOEXEC, 0755},
+    {"tmpfs", "/dev/shm", "mode=1777", MS_NOSUID | MS_NODEV, 01777},
+    {"tmpfs", "/run", "mode=755", MS_NOSUID | MS_NODEV, 0755},
+    {"tmpfs", "/tmp", "mode=1777", MS_NOSUID | MS_NODEV, 01777},
+    {"cgroup2", "/sys/fs/cgroup", "nsdelegate", MS_NOSUID | MS_NODEV | MS_NOEXEC, 0755},
+};
+
+static const struct {
+	const char *to, *link;
+} links[] = {
+    {"/proc/self/fd", "/dev/fd"},
+    {"/proc/self/fd/0", "/dev/stdin"},
+    {"/proc/self/fd/1", "/dev/stdout"},
+    {"/proc/self/fd/2", "/dev/stderr"},
+};
+
+static void failed(const char *what, const char *which)
+{
+	log_error("init", NULL, "%s %s: %s", what, which, strerror(errno));
+}
+
+/* EBUSY: the kernel or an earlier stage has mounted the very file system there. */
+static void setup_mounts(void)
+{
+	for (size_t i = 0; i < sizeof(mounts) / sizeof(mounts[0]); i++) {
+		mkdir(mounts[i].target, mounts[i].mode);
+		if (mount(mounts[i].type, mounts[i].target, mounts[i].type, mounts[i].flags,
+		          mounts[i].options) != 0 &&
+		    errno != EBUSY)
+			failed("mount", mounts[i].target);
+	}
+	for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
+		if (symlink(links[i].to, links[i].link) != 0 && errno != EEXIST)
+			failed("symlink", links[i].link);
+}
+
+/* An initramfs without /dev/console starts its init without descriptors: later ones must
+ * not land on 0, 1 and 2. */
+static void setup_descriptors(void)
+{
+	int fd;
+
+	while ((fd = open("/dev/console", O_RDWR | O_NOCTTY)) >= 0 && fd <= STDERR_FILENO)
+		;
+	if (fd >= 0)
+		close(fd);
+	fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		dup2(fd, STDIN_FILENO);
+		close(fd);
+	}
+}
+
+/* One module a line in the order of loading: a path and, after a space, its parameters. */
+static void load_modules(void)
+{
+	char line[512];
+	FILE *f = fopen(MODULES_LIST, "re");
+
+	while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+		line[strcspn(line, "\n")] = '\0';
+		if (line[0] == '\0' || line[0] == '#')
+			continue;
+		char *parameters = strchr(line, ' ');
+		if (parameters != NULL)
+			*parameters++ = '\0';
+		int fd = open(line, O_RDONLY | O_CLOEXEC);
+		if (fd < 0 || (syscall(SYS_finit_module, fd,
+		                       parameters != NULL ? parameters : "", 0) != 0 &&
+		               errno != EEXIST))
+			failed("module", line);
+		if (fd >= 0)
+			close(fd);
+	}
+	if (f != NULL)
+		fclose(f);
+}
+
+static void set_hostname(void)
+{
+	char name[65] = HOSTNAME_DEFAULT;
+	FILE *f = fopen(HOSTNAME_FILE, "re");
+
+	if (f != NULL) {
+		if (fscanf(f, "%64s", name) != 1)
+			strcpy(name, HOSTNAME_DEFAULT);
+		fclose(f);
+	}
+	if (sethostname(name, strlen(name)) != 0)
+		failed("hostname", name);
+}
+
+static void bring_lo_up(void)
+{
+	struct ifreq ifr = {.ifr_name = "lo"};
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0 || ioctl(fd, SIOCGIFFLAGS, &ifr) != 0) {
+		failed("interface", "lo");
+	} else {
+		ifr.ifr_flags |= IFF_UP;
+		if (ioctl(fd, SIOCSIFFLAGS, &ifr) != 0)
+			failed("interface", "lo");
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+void init_setup(void)
+{
+	setup_mounts();
+	setup_descriptors();
+	load_modules();
+	set_hostname();
+	bring_lo_up();
+}
+
+/* Whether the kernel was told to reset through the keyboard controller: a VMM that has no
+ * power switch (Firecracker) ends the VM on that. */
+static bool ends_by_reset(void)
+{
+	char text[4096] = "";
+	int fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
+
+	if (fd >= 0) {
+		ssize_t n = read(fd, text, sizeof(text) - 1);
+		text[n > 0 ? n : 0] = '\0';
+		close(fd);
+	}
+	for (char *word = strtok(text, " \n"); word != NULL; word = strtok(NULL, " \n"))
+		if (strcmp(word, "reboot=k") == 0)
+			return true;
+	return false;
+}
+
+/* Signal everything but ourselves and reap until nothing is left or the time is up. */
+static void end_all(int signal, int tries)
+{
+	struct timespec pause = {.tv_nsec = END_PAUSE_MS * 1000000L};
+
+	kill(-1, signal);
+	for (int i = 0; i < tries; i++) {
+		pid_t pid;
+		while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+			;
+		if (pid < 0)
+			return;
+		nanosleep(&pause, NULL);
+	}
+}
+
+/* In reverse order of mounting; what is busy becomes read-only, so that it is clean. */
+static void unmount_all(void)
+{
+	char targets[MOUNTS_MAX][256];
+	int count = 0;
+	FILE *f = setmntent("/proc/self/mounts", "re");
+	struct mntent *m;
+
+	while (f != NULL && count < MOUNTS_MAX && (m = getmntent(f)) != NULL)
+		snprintf(targets[count++], sizeof(targets[0]), "%s", m->mnt_dir);
+	if (f != NULL)
+		endmntent(f);
+	while (count-- > 0)
+		if (umount2(targets[count], 0) != 0)
+			mount(NULL, targets[count], NULL, MS_REMOUNT | MS_RDONLY, NULL);
+}
+
+void init_power_off(void)
+{
+	if (getpid() != 1)
+		return;
+	int command = ends_by_reset() ? RB_AUTOBOOT : RB_POWER_OFF;
+	end_all(SIGTERM, END_TERM_TRIES);
+	end_all(SIGKILL, END_KILL_TRIES);
+	sync();
+	unmount_all();
+	reboot(command);
+	for (;;)
+		pause();
+}
