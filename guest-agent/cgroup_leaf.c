@@ -12,10 +12,6 @@
 #define CPU_QUOTA_MIN_US 1000
 #define LEAF_NAME_TRIES 16
 
-/* Pauses between two looks at a leaf that somebody waits for (seconds). */
-#define EMPTY_FIRST_S 0.001
-#define EMPTY_MAX_S 0.05
-
 static const struct {
 	const char *name;
 	unsigned feature;
@@ -220,10 +216,23 @@ void cgroup_leaf_signal(struct cgroup_leaf *l, int signal)
 		cgroup_files_signal(l->dir, signal);
 }
 
+void cgroup_leaf_back_off(struct cgroup_leaf *l)
+{
+	double next = l->retry.repeat * 2;
+	l->retry.repeat = next < LEAF_PAUSE_MAX_S ? next : LEAF_PAUSE_MAX_S;
+	ev_timer_again(l->tree->loop, &l->retry);
+}
+
+/* Whoever waits for the end of it need not wait long any more. */
 void cgroup_leaf_kill(struct cgroup_leaf *l)
 {
-	if (l->dir >= 0)
-		cgroup_files_kill(l->dir);
+	if (l->dir < 0)
+		return;
+	cgroup_files_kill(l->dir);
+	if (ev_is_active(&l->retry)) {
+		l->retry.repeat = LEAF_PAUSE_FIRST_S;
+		ev_timer_again(l->tree->loop, &l->retry);
+	}
 }
 
 static void on_look(struct ev_loop *loop, ev_timer *w, int revents)
@@ -232,8 +241,7 @@ static void on_look(struct ev_loop *loop, ev_timer *w, int revents)
 	(void)revents;
 
 	if (cgroup_leaf_populated(l)) {
-		w->repeat = w->repeat * 2 < EMPTY_MAX_S ? w->repeat * 2 : EMPTY_MAX_S;
-		ev_timer_again(loop, w);
+		cgroup_leaf_back_off(l);
 		return;
 	}
 	void (*on_empty)(void *arg) = l->on_empty;
@@ -249,7 +257,7 @@ void cgroup_leaf_when_empty(struct cgroup_leaf *l, void (*on_empty)(void *arg), 
 	ev_timer_stop(l->tree->loop, &l->retry);
 	if (on_empty == NULL)
 		return;
-	ev_timer_init(&l->retry, on_look, 0., EMPTY_FIRST_S);
+	ev_timer_init(&l->retry, on_look, 0., LEAF_PAUSE_FIRST_S);
 	ev_timer_start(l->tree->loop, &l->retry);
 }
 

@@ -4,15 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/limits.h"
+#include "guest-agent/cgroup_files.h"
 
 /* Execs are at rest when none began or ended for so long (seconds). */
 #define IDLE_S 0.005
 /* Retired leaves that may wait for idle time: past it each new exec removes one. */
 #define RETIRED_MAX 8
-/* First and largest pause between two tries to remove (seconds). */
-#define RETRY_FIRST_S 0.001
-#define RETRY_MAX_S 1.0
 
 /* What a leaf without any request gets; nothing that cannot be enforced here. */
 static struct cgroup_limits default_limits(const struct cgroup_tree *t)
@@ -85,26 +82,20 @@ static void forget(struct cgroup_leaf *l)
 	cgroup_leaf_free(l);
 }
 
-static double next_pause(double pause)
-{
-	return pause * 2 < RETRY_MAX_S ? pause * 2 : RETRY_MAX_S;
-}
-
 /* A kill can miss what forks at that moment, so each try repeats it. */
 static void on_retry(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct cgroup_leaf *l = w->data;
-	(void)revents;
+	(void)loop, (void)revents;
 
 	if (l->kill)
-		cgroup_leaf_kill(l);
-	if (cgroup_leaf_remove(l)) {
-		TAILQ_REMOVE(&l->tree->stuck, l, link);
-		forget(l);
+		cgroup_files_kill(l->dir);
+	if (!cgroup_leaf_remove(l)) {
+		cgroup_leaf_back_off(l);
 		return;
 	}
-	w->repeat = next_pause(w->repeat);
-	ev_timer_again(loop, w);
+	TAILQ_REMOVE(&l->tree->stuck, l, link);
+	forget(l);
 }
 
 static void remove_first_retired(struct cgroup_tree *t)
@@ -118,7 +109,7 @@ static void remove_first_retired(struct cgroup_tree *t)
 		return;
 	}
 	TAILQ_INSERT_TAIL(&t->stuck, l, link);
-	ev_timer_init(&l->retry, on_retry, 0., RETRY_FIRST_S);
+	ev_timer_init(&l->retry, on_retry, 0., LEAF_PAUSE_FIRST_S);
 	ev_timer_again(t->loop, &l->retry);
 }
 

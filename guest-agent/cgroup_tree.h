@@ -15,6 +15,10 @@ enum cgroup_leaf_file { LEAF_EVENTS, LEAF_CPU, LEAF_OOM, LEAF_PEAK, LEAF_PIDS, L
 
 #define LEAF_UNOPENED (-2)
 
+/* Pauses between two looks at a leaf that is not empty yet (seconds): they double. */
+#define LEAF_PAUSE_FIRST_S 0.001
+#define LEAF_PAUSE_MAX_S 1.0
+
 struct cgroup_leaf {
 	struct cgroup_tree *tree;
 	TAILQ_ENTRY(cgroup_leaf) link; /* retired ones */
@@ -60,6 +64,8 @@ int cgroup_leaf_apply(struct cgroup_leaf *l, const struct cgroup_limits *want, s
 void cgroup_leaf_open_files(struct cgroup_leaf *l);
 /* Remove the directory and what is below it. False: not empty yet. */
 bool cgroup_leaf_remove(struct cgroup_leaf *l);
+/* Let the leaf's timer fire again, after twice as long as before. */
+void cgroup_leaf_back_off(struct cgroup_leaf *l);
 /* Close and free; the directory is somebody else's concern. */
 void cgroup_leaf_free(struct cgroup_leaf *l);
 /* For cgroup_leaf_retire: the tree takes it over. */

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <linux/close_range.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -75,14 +74,28 @@ CHILD long setup_session(struct spawn_child *c)
 	return syscall(SYS_setsid) < 0 ? -1 : 0;
 }
 
+/* The rest is closed here and not left to execve: a copy of a descriptor that writes the
+ * program would make it busy for ever. Before Linux 5.9 close-on-exec has to do. */
+CHILD long close_from(unsigned first, unsigned last)
+{
+	if (first > last)
+		return 0;
+	return syscall(SYS_close_range, first, last, 0) != 0 && errno != ENOSYS ? -1 : 0;
+}
+
 CHILD long setup_descriptors(struct spawn_child *c)
 {
+	int extra = c->plan->extra_fd;
+
 	for (int i = 0; i < 3; i++)
 		if (syscall(SYS_dup3, c->plan->fds[i], i, 0) < 0)
 			return -1;
-	if (syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC) != 0 && errno != ENOSYS)
+	if (extra < 0)
+		return close_from(3, ~0U);
+	if (close_from(3, (unsigned)extra - 1) != 0 ||
+	    close_from((unsigned)extra + 1, ~0U) != 0)
 		return -1;
-	return c->plan->extra_fd < 0 ? 0 : syscall(SYS_fcntl, c->plan->extra_fd, F_SETFD, 0);
+	return syscall(SYS_fcntl, extra, F_SETFD, 0);
 }
 
 /* Before the identity changes: that makes /proc/self the property of root. */
