@@ -1,0 +1,96 @@
+"""A guest that dies, stops, or lies gives a typed error in time; others notice nothing."""
+import os
+import signal
+import time
+
+import pytest
+
+from client import Stream, until
+
+LOST = {"sandbox.lost", "agent.timeout", "agent.unreachable"}
+
+
+@pytest.fixture
+def victim(bridge):
+    made = bridge.client.create()
+    yield made
+    made.delete()
+
+
+def test_killed_vm_harms_no_other(bridge, sandbox, victim):
+    with sandbox.send("sleep 2; echo fine", timeout_seconds=20) as neighbour:
+        waiting = victim.send("sleep 60", timeout_seconds=120)
+        until(lambda: victim.client.get(victim.path + "/execs").json["items"], 5, "the start")
+        for pid in bridge.guests(victim):
+            os.kill(pid, signal.SIGKILL)
+        with waiting:
+            assert waiting.reply().code == "sandbox.lost"
+        assert neighbour.reply().json["stdout"] == "fine\n"
+    began = time.monotonic()
+    reply = victim.exec("echo ok", timeout=30)
+    assert reply.code in LOST | {"sandbox.gone"}, reply.body
+    assert time.monotonic() - began < 15
+
+
+def test_stopped_vm_is_told_of_and_goes_on(bridge, sandbox, victim):
+    pids = bridge.guests(victim)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        reply = victim.exec("echo ok", timeout_seconds=5, timeout=60)
+        assert reply.status in (502, 503, 504) and reply.code in LOST, reply.body
+        assert time.monotonic() - began < 30
+        assert sandbox.out("echo ok") == "ok\n"
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    until(lambda: victim.exec("echo back").status == 200, 30, "the guest's return")
+
+
+def test_stopped_vm_in_the_middle_of_a_stream(bridge, victim):
+    stream = victim.stream("echo up; sleep 3", timeout_seconds=5, timeout=90)
+    stream.until("stdout")
+    pids = bridge.guests(victim)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        rest = list(stream)
+        assert rest[-1].name == "error" and rest[-1].data["code"] in LOST, rest
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_crashed_kernel(victim):
+    connection = victim.send("echo 1 > /proc/sys/kernel/sysrq; echo up; sleep 0.3; "
+                             "echo c > /proc/sysrq-trigger; sleep 60", "/exec/stream")
+    with connection:
+        last = Stream(connection, *connection.head()).collect().last
+    assert last["type"] == "error" and last["code"] in LOST, last
+
+
+def test_powered_off_by_its_own_root(victim):
+    reply = victim.exec("echo o > /proc/sysrq-trigger; sleep 60", timeout_seconds=90)
+    assert reply.status in (502, 504) and reply.code in LOST, reply.body
+
+
+def test_init_cannot_be_killed_from_inside(sandbox):
+    for name in ("KILL", "TERM", "STOP", "INT", "HUP", "SEGV"):
+        sandbox.run(f"kill -{name} 1")
+    assert sandbox.out("echo ok") == "ok\n"
+
+
+def test_agent_killed_on_local(farm, local_bridge):
+    own = local_bridge.client.create()
+    waiting = own.send("sleep 60", "/exec/stream")
+    until(lambda: own.client.get(own.path + "/execs").json["items"], 5, "the start")
+    for pid in local_bridge.guests(own):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    with waiting:
+        last = Stream(waiting, *waiting.head()).collect().last
+    assert last["type"] == "error" and last["code"] == "sandbox.lost", last
+    own.delete()

@@ -1,0 +1,161 @@
+"""What a guest may send is attacker input: typed errors in time, never a made-up result."""
+import random
+import struct
+import time
+
+import pytest
+
+from client import Stream, until
+from meddler import Agent, Meddler
+
+pytestmark = pytest.mark.sanitized
+
+TYPED = {"agent.protocol_error", "agent.incompatible", "agent.unreachable", "agent.timeout",
+         "sandbox.lost"}
+
+
+@pytest.fixture(scope="module")
+def guest(farm):
+    bridge = farm.bridge("local")
+    agent = Agent(bridge.attach)
+    meddler = Meddler(bridge.attach, agent)
+    reply = bridge.client.post("/v1/sandboxes",
+                               {"attach": {"transport": "unix", "path": meddler.path}})
+    assert reply.status == 201, reply.body
+    from client import Sandbox
+    sandbox = Sandbox(bridge.client, reply.json)
+    sandbox.meddler = meddler
+    assert sandbox.out("echo ok") == "ok\n"
+    yield sandbox
+    meddler.behave()
+    sandbox.delete()
+    meddler.stop()
+    agent.stop()
+
+
+@pytest.fixture
+def meddler(guest):
+    yield guest.meddler
+    guest.meddler.behave()
+
+
+def frame(payload):
+    return struct.pack(">I", len(payload)) + payload
+
+
+def opened():
+    return frame(b"\x0a\x14\x08\x01\x1a\x10" + b"i" * 16)
+
+
+def fails_typed(guest, seconds=30):
+    began = time.monotonic()
+    reply = guest.exec("echo never", timeout_seconds=5, timeout=90)
+    assert reply.status >= 500 and reply.code in TYPED, reply.body
+    assert time.monotonic() - began < seconds
+    return reply
+
+
+ANSWERS = {
+    "a length over the cap": struct.pack(">I", 128 * 1024 + 1) + b"x" * 100,
+    "the largest length": b"\xff\xff\xff\xff" + b"x" * 100,
+    "text": b"HTTP/1.1 200 OK\r\n\r\n",
+    "an empty frame": frame(b""),
+    "an unparsable frame": frame(b"\x0a\xff\xff\xff\xff\xff"),
+    "a first frame that is not Opened": frame(b"\x62\x00"),
+    "another version": frame(b"\x0a\x03\x08\xe7\x07"),
+    "Opened twice": opened() * 2,
+    "Pong to an Exec": opened() + frame(b"\x62\x00"),
+    "Exit without a result": opened() + frame(b"\x1a\x00") + frame(b"\x32\x00"),
+    "Exit with outcome 0": opened() + frame(b"\x1a\x00") + frame(b"\x32\x02\x12\x00"),
+    "an outcome of the future": opened() + frame(b"\x1a\x00") + frame(b"\x32\x04\x12\x02\x08\x63"),
+    "output from the middle": opened() + frame(b"\x1a\x00") + frame(b"\x22\x05\x08\x64\x1a\x01x"),
+    "output of a third stream": opened() + frame(b"\x1a\x00") + frame(b"\x22\x05\x10\x07\x1a\x01x"),
+    "Exit at another sequence": opened() + frame(b"\x1a\x00") +
+    frame(b"\x32\x06\x08\x63\x12\x02\x08\x01"),
+    "refused with an unknown code": frame(b"\x12\x03\x08\xe7\x07"),
+    "an endless message": frame(b"\x12" + b"\x80\x80\x04" + b"x" * 65536)[:200],
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_garbage(guest, meddler, name):
+    meddler.answer = ANSWERS[name]
+    fails_typed(guest)
+    meddler.behave()
+    until(lambda: guest.exec("echo ok").status == 200, 15, "the next exec")
+
+
+def test_random_bytes(guest, meddler):
+    rng = random.Random(7)
+    for _ in range(50):
+        meddler.answer = opened() + rng.randbytes(rng.randrange(1, 200))
+        fails_typed(guest)
+
+
+def test_random_frames(guest, meddler):
+    rng = random.Random(8)
+    for _ in range(100):
+        meddler.answer = opened() + frame(b"\x1a\x00") + frame(rng.randbytes(rng.randrange(1, 40)))
+        fails_typed(guest)
+
+
+def test_cut_at_every_byte(guest, meddler):
+    for cut in range(0, 60):
+        meddler.behave()
+        meddler.budget = cut
+        reply = guest.exec("echo x", timeout_seconds=5, timeout=60)
+        if reply.status == 200:
+            assert reply.json["stdout"] == "x\n"  # it came over another connection
+        else:
+            assert reply.code in TYPED, (cut, reply.body)
+    meddler.behave()
+    assert guest.out("echo ok") == "ok\n"
+
+
+def test_never_answers(guest, meddler):
+    meddler.mute = True
+    fails_typed(guest, 45)
+
+
+def test_stream_ends_in_an_error_event(guest, meddler):
+    with guest.send("echo up; read x; echo down; sleep 60", "/exec/stream", stdin_open=True,
+                    exec_id="garbage-later") as connection:
+        stream = Stream(connection, *connection.head())
+        stream.until("stdout", "up")
+        meddler.answer = b"\xff\xff\xff\xff"
+        guest.client.request("POST", f"{guest.path}/execs/garbage-later/stdin", b"\n",
+                             headers={"Content-Type": "application/octet-stream"})
+        last = list(stream)[-1]
+    assert last.name == "error" and last.data["code"] in TYPED, last
+    meddler.behave()
+    guest.forget("garbage-later")
+
+
+def test_neighbours_notice_nothing(local, guest, meddler):
+    meddler.answer = ANSWERS["the largest length"]
+    for _ in range(10):
+        fails_typed(guest)
+        assert local.out("echo ok") == "ok\n"
+
+
+def test_attach_to_garbage(local_bridge, guest, meddler):
+    meddler.answer = ANSWERS["text"]
+    began = time.monotonic()
+    reply = local_bridge.client.post(
+        "/v1/sandboxes", {"attach": {"transport": "unix", "path": meddler.path}}, timeout=60)
+    assert reply.status >= 500 and reply.code in TYPED, reply.body
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/run/x.sock", "../x", "relative.sock"])
+def test_attach_outside_its_directory(local_bridge, path):
+    reply = local_bridge.client.post("/v1/sandboxes",
+                                     {"attach": {"transport": "unix", "path": path}})
+    assert reply.status in (400, 403), reply.body
+
+
+def test_attach_by_climbing_out(local_bridge):
+    escaped = f"{local_bridge.attach}/../x.sock"
+    reply = local_bridge.client.post("/v1/sandboxes",
+                                     {"attach": {"transport": "unix", "path": escaped}})
+    assert reply.status in (400, 403), reply.body
