@@ -42,6 +42,19 @@
 #define SESSION_WRITE_BUDGET (256 * KIB)
 #define SESSION_WRITE_FRAMES 16
 
+/* accept(2) is out of descriptors or memory: pause before the next try (ms). */
+#define ACCEPT_PAUSE_MS 100
+
+/* The answer to Shutdown gets so long to reach the host before the power goes (ms). */
+#define SHUTDOWN_LINGER_MS 1000
+
+/* RLIMIT_NOFILE of the agent: 1024 execs with four descriptors and a session each, and what
+ * they drain afterwards. */
+#define AGENT_NOFILE 65536
+
+/* Execs in one ExecList frame, so that it stays under FRAME_MAX_TO_HOST. */
+#define LIST_FRAME_EXECS 64
+
 /* Opened waits so long for Started, so that both leave in one write (ms). */
 #define OPENED_HOLD_MS 100
 
@@ -52,6 +65,9 @@
 
 /* Length of an exec id (bytes of A-Za-z0-9._-). */
 #define EXEC_ID_MAX 64
+
+/* Length of a request's digest (bytes): a SHA-512 at most. */
+#define EXEC_DIGEST_MAX 64
 
 /* timeout_seconds: largest, and the default of a foreground exec. */
 #define EXEC_TIMEOUT_MAX_S 86400

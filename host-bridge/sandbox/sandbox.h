@@ -1,7 +1,7 @@
 /*
- * A sandbox: its identity, its state machine, its timers, its spare link; and the set of
- * them. The API's handlers call it; it calls launchers and the registry; it never touches
- * HTTP. Everything here is remembered across a restart through the registry.
+ * A sandbox: its identity, its state machine, its timers, its spare link. The API's handlers
+ * call it; it calls launchers and the registry; it never touches HTTP. Everything here is
+ * remembered across a restart through the registry; a restart counts as activity.
  *
  *   creating ──► running ──► deleted          (paused, hibernated: second version)
  *       └──────────┴──► failed ──► deleted
@@ -12,79 +12,31 @@
 #include <ev.h>
 #include <jansson.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <sys/queue.h>
 
 #include "host-bridge/link/link.h"
+#include "host-bridge/sandbox/sandbox_set.h"
+#include "host-bridge/sandbox/sandbox_spec.h"
 #include "proto/err.h"
 
-enum sandbox_status {
-	SANDBOX_CREATING,
-	SANDBOX_RUNNING,
-	SANDBOX_PAUSED,
-	SANDBOX_HIBERNATED,
-	SANDBOX_FAILED,
-	SANDBOX_DELETED
-};
-
-struct sandbox_spec {
-	char template[64];
-	char workspace[64];
-	char idempotency_key[256];                /* "" for none */
-	char request_digest[65];                  /* hex, of the create's body */
-	double ttl_seconds, max_lifetime_seconds; /* 0: none */
-	unsigned vcpus, memory_mib, disk_mib;     /* 0: the template's */
-	json_t *metadata;                         /* object, owned by the spec's owner */
-	json_t *exec_defaults;                    /* object or NULL */
-	bool attach;
-	struct endpoint endpoint; /* with attach */
-};
-
-struct sandbox_set;
 struct sandbox;
 
-struct sandbox_set_config {
-	const char *state_dir, *rootfs_dir, *node, *launcher, *agent_path;
-};
-
-struct sandbox_set *sandbox_set_create(struct ev_loop *loop, const struct sandbox_set_config *c,
-                                       struct err *e);
-/* Re-adopt what the registry knows: call before serving. */
-int sandbox_set_adopt(struct sandbox_set *set, struct err *e);
-void sandbox_set_destroy(struct sandbox_set *set); /* VMs live on */
-
-/* Create. `on_ready` comes once, never inside: err NULL when execs are accepted. The sandbox
- * exists (status creating) from the call's return on. ERR_TEMPLATE_NOT_FOUND, ERR_CAPACITY, …
- */
-struct sandbox *sandbox_create(struct sandbox_set *set, const struct sandbox_spec *spec,
-                               void (*on_ready)(struct sandbox *s, const struct err *e,
-                                                void *arg),
-                               void *arg, struct err *e);
 /* The creator's caller is gone: without a key the sandbox is deleted, with one it is kept
  * IDEMPOTENCY_ORPHAN_S for a replay. on_ready is not called any more. */
 void sandbox_creator_gone(struct sandbox *s);
-/* Wait for status running (or failure): calls on_ready as above; several may wait. */
+/* Wait for status running (or failure): calls on_ready as sandbox_create does; several may
+ * wait. */
 int sandbox_wait_ready(struct sandbox *s,
                        void (*on_ready)(struct sandbox *, const struct err *, void *),
                        void *arg, struct err *e);
 void sandbox_wait_cancel(struct sandbox *s, void *arg);
 
-/* NULL with ERR_SANDBOX_NOT_FOUND (unknown, or another workspace's) or ERR_SANDBOX_GONE.
- * `workspace` NULL sees all (admin). */
-struct sandbox *sandbox_find(struct sandbox_set *set, const char *id, const char *workspace,
-                             struct err *e);
-/* Whether `id` was deleted within DELETED_S (DELETE answers 204 again). */
-bool sandbox_was_deleted(struct sandbox_set *set, const char *id, const char *workspace);
-struct sandbox *sandbox_find_key(struct sandbox_set *set, const char *workspace,
-                                 const char *key);
-/* Iterate in order of id; NULL starts, NULL ends. */
-struct sandbox *sandbox_next(struct sandbox_set *set, const struct sandbox *after);
-size_t sandbox_count(struct sandbox_set *set, const char *workspace);
-
 /* Delete: cancels its execs with `reason`, then destroys the VM (or detaches from it).
  * `on_done` once, never inside; may be NULL. Calls in progress get their listener called. */
 void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
                     void (*on_done)(void *arg), void *arg);
+
+/* A new ttl, lifetime, or whole metadata object (copied); NULL leaves one as it is. */
 int sandbox_patch(struct sandbox *s, const double *ttl, const double *lifetime,
                   json_t *metadata, struct err *e);
 
@@ -92,16 +44,19 @@ int sandbox_patch(struct sandbox *s, const double *ttl, const double *lifetime,
  * in idle time). The caller then calls link_open. */
 struct link *sandbox_link(struct sandbox *s, struct err *e);
 /* Something that counts as activity (stdin bytes, an exec's start or end); hold/unhold
- * bracket what keeps the sandbox busy (an exec with a deadline or a subscriber). */
+ * bracket what keeps the sandbox busy (an exec with a deadline or a subscriber). A sandbox
+ * that was deleted stays in memory while it is held or listened to. */
 void sandbox_touch(struct sandbox *s);
 void sandbox_hold(struct sandbox *s);
 void sandbox_unhold(struct sandbox *s);
 
-/* Calls in progress register to hear that the sandbox goes away under them: `on_end` with
- * the cancel reason (deleted, expired, shutdown) *before* links are cut, or with
- * CANCEL_NONE when the guest is lost. Embedded in the call. */
+/* Calls in progress register to hear that the sandbox goes away under them: `on_end`, once,
+ * with the cancel reason (deleted, expired) *before* links are cut, or with CANCEL_NONE when
+ * the guest is lost. The VM is killed when all have unlistened, DELETE_CANCEL_MS later at
+ * the latest. Embedded in the call. */
 struct sandbox_listener {
 	LIST_ENTRY(sandbox_listener) entry;
+	struct sandbox *sandbox; /* kept by sandbox_listen */
 	void (*on_end)(struct sandbox_listener *l, Sandgate__CancelReason reason);
 };
 void sandbox_listen(struct sandbox *s, struct sandbox_listener *l);

@@ -1,0 +1,71 @@
+/*
+ * Launchers: what turns "a sandbox of this size from this template" into a plan that vm.c
+ * carries out. One file each, pure functions of the request and of this host; the table is
+ * in launcher.c. sandbox_set calls them. They start nothing themselves.
+ */
+#ifndef SANDGATE_LAUNCHER_H
+#define SANDGATE_LAUNCHER_H
+
+#include <stdbool.h>
+
+#include "host-bridge/sandbox/template.h"
+#include "host-bridge/sandbox/vm.h"
+#include "proto/err.h"
+
+/* What is the same for every sandbox of this bridge. */
+struct launcher_host {
+	const char *rootfs_dir, *agent_path;
+	bool kvm; /* a trial boot under KVM has succeeded */
+};
+
+struct launcher_request {
+	const char *id, *dir; /* the VM's directory, absolute */
+	struct template template;
+	unsigned vcpus, memory_mib;
+	const struct endpoint *attach; /* for the launcher `attach` alone */
+};
+
+struct launcher {
+	const char *name;
+	const char
+	    *template_kind; /* key in template.json; NULL: needs no files of a template */
+	bool automatic;     /* `auto` may choose it, in the table's order */
+	bool takes_memory;  /* guests' RAM is host memory set aside for them */
+	bool external;      /* the VM is somebody else's: never stopped */
+	/* What stands between a guest and this host: "kvm", "tcg", "uml" or "none". */
+	const char *(*isolation)(const struct launcher_host *host);
+	/* Whether it can work here at all; cheap. ERR_LAUNCHER_FAILED says what is missing. */
+	int (*probe)(const struct launcher_host *host, struct err *e);
+	/* Fill in `plan`, which is zeroed. Its owner frees it, also on failure. */
+	int (*plan)(const struct launcher_host *host, const struct launcher_request *r,
+	            struct vm_plan *plan, struct err *e);
+};
+
+/* The n-th launcher, or NULL past the last. */
+const struct launcher *launcher_at(unsigned n);
+const struct launcher *launcher_find(const char *name);
+/* By name, or the strongest that works here for "auto". NULL with ERR_LAUNCHER_FAILED. */
+const struct launcher *launcher_choose(const char *name, const struct launcher_host *host,
+                                       struct err *e);
+/* ERR_CAPACITY unless `memory_mib` more fits beside the `committed_mib` of living guests. */
+int launcher_capacity(const struct launcher *l, unsigned memory_mib,
+                      unsigned long long committed_mib, struct err *e);
+/* This host's memory, in MiB; 0 when it cannot be told. */
+unsigned long long launcher_host_memory(void);
+unsigned launcher_host_cpus(void); /* that this process may use */
+
+/* Whom VMs' processes and devices become when the bridge is root: nobody. */
+#define VM_UID 65534u
+
+/* For launchers whose VMM has no vsock of its own: the first process of `plan` becomes our
+ * vsock device. The VMM connects to DEVICE_SOCKET in its directory. */
+#define DEVICE_SOCKET "device.sock"
+int launcher_device(const struct launcher_request *r, struct vm_plan *plan, struct err *e);
+/* `dir`/`name` as a socket's path. ERR_LAUNCHER_FAILED when it is too long for one. */
+int launcher_socket(char out[108], const char *dir, const char *name, struct err *e);
+/* Whether `program` is executable, looked for on PATH when it has no slash. */
+int launcher_program(const char *program, struct err *e);
+
+extern const struct launcher launcher_qemu, launcher_local, launcher_uml, launcher_attach;
+
+#endif

@@ -1,0 +1,76 @@
+/* The agent as a process of this host, for development: its own namespaces so that nothing
+ * of it outlives it, but the host's files and kernel. No isolation. */
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host-bridge/sandbox/launcher.h"
+
+static const char *isolation(const struct launcher_host *host)
+{
+	(void)host;
+	return "none";
+}
+
+static int probe(const struct launcher_host *host, struct err *e)
+{
+	return launcher_program(host->agent_path, e);
+}
+
+/* The cgroup v2 directory that this process is in; "" without one. The hierarchy's line in
+ * /proc/self/cgroup starts with "0::" (cgroups(7)). */
+static void own_cgroup(char *out, size_t room)
+{
+	char line[512], mount[256] = "", path[256] = "";
+	FILE *f = fopen("/proc/self/mounts", "re");
+	while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+		if (mount[0] == '\0' && strstr(line, " cgroup2 ") != NULL)
+			sscanf(line, "%*s %255s", mount);
+	if (f != NULL)
+		fclose(f);
+	f = fopen("/proc/self/cgroup", "re");
+	while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+		if (strncmp(line, "0::", 3) == 0)
+			sscanf(line + 3, "%255s", path);
+	if (f != NULL)
+		fclose(f);
+	out[0] = '\0';
+	if (mount[0] != '\0' && path[0] == '/')
+		snprintf(out, room, "%s%s", mount, path[1] != '\0' ? path : "");
+}
+
+static int plan(const struct launcher_host *host, const struct launcher_request *r,
+                struct vm_plan *plan, struct err *e)
+{
+	/* The pid namespace's first process only reaps: as that the agent would take itself
+	 * for the init of a guest. It goes into the cgroup first, the reaper stays out. */
+	static const char script[] = "(if [ -n \"$1\" ]; then echo 0 >\"$1/cgroup.procs\"; fi;"
+	                             " exec \"$0\" --unix \"$2\" --port 0) & wait $!";
+	char cgroup[sizeof(plan->cgroup) - 64] = "";
+	struct vm_command *c = &plan->command[plan->count++];
+	plan->endpoint.kind = TRANSPORT_UNIX;
+	if (launcher_socket(plan->endpoint.path, r->dir, "agent.sock", e) < 0)
+		return -1;
+	c->namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS;
+	if (geteuid() == 0)
+		own_cgroup(cgroup, sizeof(cgroup));
+	else
+		c->namespaces |= CLONE_NEWUSER;
+	if (cgroup[0] != '\0' && access(cgroup, W_OK) == 0)
+		snprintf(plan->cgroup, sizeof(plan->cgroup), "%s/%s", cgroup, r->id);
+	vm_command_arg(c, "/bin/sh");
+	vm_command_arg(c, "-c");
+	vm_command_arg(c, "%s", script);
+	vm_command_arg(c, "%s", host->agent_path);
+	vm_command_arg(c, "%s", plan->cgroup);
+	vm_command_arg(c, "%s", plan->endpoint.path);
+	return 0;
+}
+
+const struct launcher launcher_local = {
+    .name = "local",
+    .isolation = isolation,
+    .probe = probe,
+    .plan = plan,
+};

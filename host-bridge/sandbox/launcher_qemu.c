@@ -1,0 +1,111 @@
+/* QEMU: a PCI machine with a vhost-user vsock device that is a process of ours, so that it
+ * needs neither KVM nor a kernel module; with KVM where that has proved to work. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host-bridge/sandbox/launcher.h"
+#include "host-bridge/sandbox/qemu_arch.h"
+
+static const char *isolation(const struct launcher_host *host)
+{
+	return host->kvm ? "kvm" : "tcg";
+}
+
+static int probe(const struct launcher_host *host, struct err *e)
+{
+	char path[PATH_MAX];
+	snprintf(path, sizeof(path), "%s/vmlinux", host->rootfs_dir);
+	if (access(path, R_OK) < 0)
+		return err_set(e, ERR_LAUNCHER_FAILED, "there is no guest kernel in %s",
+		               host->rootfs_dir);
+	return launcher_program(QEMU_PROGRAM, e);
+}
+
+/* The frequency of this host's time-stamp counter in kHz, or 0. Under TCG a guest that is
+ * not told it spends its boot measuring, and may hang in that. */
+static unsigned long tsc_khz(void)
+{
+	char line[256];
+	unsigned long khz = 0;
+	FILE *f = fopen("/proc/cpuinfo", "re");
+	if (f == NULL)
+		return 0;
+	while (khz == 0 && fgets(line, sizeof(line), f) != NULL) {
+		const char *colon = strchr(line, ':');
+		if (strncmp(line, "cpu MHz", 7) == 0 && colon != NULL)
+			khz = (unsigned long)(strtod(colon + 1, NULL) * 1000);
+	}
+	fclose(f);
+	return khz;
+}
+
+static void kernel_arguments(struct vm_command *c, bool kvm)
+{
+	char tsc[48] = "";
+	unsigned long khz = kvm ? 0 : tsc_khz();
+	if (khz > 0)
+		snprintf(tsc, sizeof(tsc), " tsc_early_khz=%lu", khz);
+	vm_command_arg(c, "-append");
+	/* A guest whose kernel panics ends at once, and so is seen to be lost. */
+	vm_command_arg(c, "console=" QEMU_CONSOLE " quiet panic=-1%s%s",
+	               kvm ? "" : " mitigations=off", tsc);
+}
+
+static int plan(const struct launcher_host *host, const struct launcher_request *r,
+                struct vm_plan *plan, struct err *e)
+{
+	static const char *const always[] = {
+	    "-nodefaults",
+	    "-no-user-config",
+	    "-nographic",
+	    "-no-reboot",
+	    "-sandbox",
+	    "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
+	    "-chardev",
+	    "stdio,id=console,signal=off",
+	    "-serial",
+	    "chardev:console",
+	    "-device",
+	    "pcie-root-port,id=port0,chassis=1,slot=1",
+	    "-chardev",
+	    "socket,id=vsock,path=" DEVICE_SOCKET,
+	    "-device",
+	    "vhost-user-vsock-pci,chardev=vsock,id=vsock0,bus=port0",
+	};
+	if (launcher_device(r, plan, e) < 0)
+		return -1;
+	struct vm_command *c = &plan->command[plan->count++];
+	vm_command_arg(c, QEMU_PROGRAM);
+	vm_command_arg(c, "-M");
+	vm_command_arg(c, QEMU_MACHINE ",memory-backend=ram");
+	vm_command_arg(c, "-accel");
+	vm_command_arg(c, "%s", host->kvm ? "kvm" : "tcg");
+	vm_command_arg(c, "-cpu");
+	vm_command_arg(c, "%s", host->kvm ? "host" : "max");
+	vm_command_arg(c, "-smp");
+	vm_command_arg(c, "%u", r->vcpus);
+	vm_command_arg(c, "-m");
+	vm_command_arg(c, "%uM", r->memory_mib);
+	vm_command_arg(c, "-object");
+	vm_command_arg(c, "memory-backend-memfd,id=ram,size=%uM,share=on", r->memory_mib);
+	vm_command_arg(c, "-kernel");
+	vm_command_arg(c, "%s", r->template.kernel);
+	vm_command_arg(c, "-initrd");
+	vm_command_arg(c, "%s", r->template.initrd);
+	kernel_arguments(c, host->kvm);
+	for (size_t i = 0; i < sizeof(always) / sizeof(*always); i++)
+		vm_command_arg(c, "%s", always[i]);
+	return 0;
+}
+
+const struct launcher launcher_qemu = {
+    .name = "qemu",
+    .template_kind = "qemu",
+    .automatic = true,
+    .takes_memory = true,
+    .isolation = isolation,
+    .probe = probe,
+    .plan = plan,
+};

@@ -1,0 +1,72 @@
+/* User-mode Linux: a second guest kernel for tests. Its root can reach the host's files as
+ * the user that it runs as, so it is no isolation, and nothing chooses it by itself. */
+#include <sched.h>
+#include <unistd.h>
+
+#include "host-bridge/sandbox/launcher.h"
+#include "proto/limits.h"
+
+#define UML_PROGRAM "/usr/bin/linux.uml"
+#define VIRTIO_ID_VSOCK 19
+
+static const char *isolation(const struct launcher_host *host)
+{
+	(void)host;
+	return "none";
+}
+
+static int probe(const struct launcher_host *host, struct err *e)
+{
+	(void)host;
+	return launcher_program(UML_PROGRAM, e);
+}
+
+/* UML is many times slower when it moves between CPUs: each guest is given one. */
+static int pick_cpu(void)
+{
+	static unsigned next;
+	cpu_set_t set;
+	if (sched_getaffinity(0, sizeof(set), &set) < 0 || CPU_COUNT(&set) == 0)
+		return -1;
+	int skip = (int)(next++ % (unsigned)CPU_COUNT(&set));
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &set) && skip-- == 0)
+			return cpu;
+	return -1;
+}
+
+static int plan(const struct launcher_host *host, const struct launcher_request *r,
+                struct vm_plan *plan, struct err *e)
+{
+	(void)host;
+	if (launcher_device(r, plan, e) < 0)
+		return -1;
+	struct vm_command *c = &plan->command[plan->count++];
+	vm_command_arg(c, "%s", r->template.kernel);
+	vm_command_arg(c, "mem=%uM", r->memory_mib);
+	vm_command_arg(c, "initrd=%s", r->template.initrd);
+	vm_command_arg(c, "virtio_uml.device=" DEVICE_SOCKET ":%d", VIRTIO_ID_VSOCK);
+	vm_command_arg(c, "con0=null,fd:1");
+	vm_command_arg(c, "con=null");
+	vm_command_arg(c, "quiet");
+	vm_command_arg(c, "nohz=off");
+	vm_command_arg(c, "panic=-1");
+	vm_command_arg(c, "umid=uml");
+	vm_command_arg(c, "uml_dir=%s/", r->dir);
+	c->fixed_addresses = true;
+	c->cpu = pick_cpu() + 1;
+	if (geteuid() == 0) {
+		c->uid = VM_UID;
+		c->namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
+	}
+	return 0;
+}
+
+const struct launcher launcher_uml = {
+    .name = "uml",
+    .template_kind = "uml",
+    .takes_memory = true,
+    .isolation = isolation,
+    .probe = probe,
+    .plan = plan,
+};

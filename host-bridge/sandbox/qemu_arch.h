@@ -1,0 +1,19 @@
+/*
+ * What QEMU's command line says differently on each architecture. For launcher_qemu.c only.
+ */
+#ifndef SANDGATE_QEMU_ARCH_H
+#define SANDGATE_QEMU_ARCH_H
+
+#if defined(__x86_64__)
+#define QEMU_PROGRAM "qemu-system-x86_64"
+#define QEMU_MACHINE "q35"
+#define QEMU_CONSOLE "ttyS0"
+#elif defined(__aarch64__)
+#define QEMU_PROGRAM "qemu-system-aarch64"
+#define QEMU_MACHINE "virt"
+#define QEMU_CONSOLE "ttyAMA0"
+#else
+#error "unknown architecture"
+#endif
+
+#endif

@@ -1,0 +1,208 @@
+#include "host-bridge/sandbox/registry.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "proto/log.h"
+
+#define SCHEMA_VERSION 1
+
+static const char schema[] =
+    "CREATE TABLE IF NOT EXISTS sandboxes ("
+    " id TEXT PRIMARY KEY, workspace TEXT NOT NULL, launcher TEXT NOT NULL,"
+    " status TEXT NOT NULL, spec TEXT NOT NULL, state TEXT NOT NULL,"
+    " idempotency_key TEXT NOT NULL, request_digest TEXT NOT NULL,"
+    " created_ms INTEGER NOT NULL, deleted_ms INTEGER NOT NULL"
+    ") WITHOUT ROWID;"
+    "CREATE INDEX IF NOT EXISTS deleted ON sandboxes (deleted_ms);"
+    "PRAGMA user_version = 1;";
+
+#define COLUMNS                                                                          \
+	"id, workspace, launcher, status, spec, state, idempotency_key, request_digest," \
+	" created_ms, deleted_ms"
+
+struct registry {
+	int lock;
+	sqlite3 *db;
+	sqlite3_stmt *put, *each, *deleted, *purge;
+};
+
+static int db_error(struct registry *r, struct err *e, const char *what)
+{
+	int code = sqlite3_errcode(r->db);
+	return err_set(e, code == SQLITE_FULL ? ERR_STORAGE_FULL : ERR_INTERNAL,
+	               "the registry: %s: %s", what, sqlite3_errmsg(r->db));
+}
+
+/* The lock is the file's, so it goes with the process however that ends. */
+static int lock_dir(const char *state_dir, struct err *e)
+{
+	char path[PATH_MAX], holder[32] = "";
+	if (mkdir(state_dir, 0700) < 0 && errno != EEXIST)
+		return err_errno(e, ERR_INTERNAL, errno, "%s", state_dir);
+	snprintf(path, sizeof(path), "%s/lock", state_dir);
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return err_errno(e, ERR_INTERNAL, errno, "%s", path);
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		ssize_t n = pread(fd, holder, sizeof(holder) - 1, 0);
+		holder[n > 0 ? strcspn(holder, "\n") : 0] = '\0';
+		close(fd);
+		return err_set(e, ERR_INVALID_STATE,
+		               "the state directory %s is in use by process %s", state_dir,
+		               holder);
+	}
+	int len = snprintf(holder, sizeof(holder), "%d\n", (int)getpid());
+	if (ftruncate(fd, 0) < 0 || pwrite(fd, holder, (size_t)len, 0) != len)
+		log_warn("registry", NULL, "%s: %s", path, strerror(errno));
+	return fd;
+}
+
+static int check_version(struct registry *r, struct err *e)
+{
+	sqlite3_stmt *s = NULL;
+	int version = -1;
+	if (sqlite3_prepare_v2(r->db, "PRAGMA user_version", -1, &s, NULL) == SQLITE_OK &&
+	    sqlite3_step(s) == SQLITE_ROW)
+		version = sqlite3_column_int(s, 0);
+	sqlite3_finalize(s);
+	if (version < 0)
+		return db_error(r, e, "schema version");
+	if (version > SCHEMA_VERSION)
+		return err_set(e, ERR_INVALID_STATE,
+		               "the registry was written by a newer bridge (schema %d)",
+		               version);
+	return 0;
+}
+
+static int open_db(struct registry *r, const char *state_dir, struct err *e)
+{
+	static const char put[] =
+	    "REPLACE INTO sandboxes (" COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?)";
+	static const char each[] = "SELECT " COLUMNS " FROM sandboxes ORDER BY id";
+	static const char deleted[] = "SELECT 1 FROM sandboxes WHERE id = ?1 AND deleted_ms > 0"
+	                              " AND (?2 IS NULL OR workspace = ?2)";
+	static const char purge[] = "DELETE FROM sandboxes WHERE deleted_ms > 0"
+	                            " AND deleted_ms < ? AND state = ''";
+	char path[PATH_MAX];
+	snprintf(path, sizeof(path), "%s/registry.db", state_dir);
+	if (sqlite3_open(path, &r->db) != SQLITE_OK)
+		return db_error(r, e, path);
+	if (chmod(path, 0600) < 0)
+		return err_errno(e, ERR_INTERNAL, errno, "%s", path);
+	if (check_version(r, e) < 0)
+		return -1;
+	if (sqlite3_exec(r->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;", NULL,
+	                 NULL, NULL) != SQLITE_OK ||
+	    sqlite3_exec(r->db, schema, NULL, NULL, NULL) != SQLITE_OK ||
+	    sqlite3_prepare_v2(r->db, put, -1, &r->put, NULL) != SQLITE_OK ||
+	    sqlite3_prepare_v2(r->db, each, -1, &r->each, NULL) != SQLITE_OK ||
+	    sqlite3_prepare_v2(r->db, deleted, -1, &r->deleted, NULL) != SQLITE_OK ||
+	    sqlite3_prepare_v2(r->db, purge, -1, &r->purge, NULL) != SQLITE_OK)
+		return db_error(r, e, "set-up");
+	return 0;
+}
+
+struct registry *registry_open(const char *state_dir, struct err *e)
+{
+	struct registry *r = calloc(1, sizeof(*r));
+	if (r == NULL) {
+		err_set(e, ERR_INTERNAL, "out of memory");
+		return NULL;
+	}
+	r->lock = lock_dir(state_dir, e);
+	if (r->lock < 0 || open_db(r, state_dir, e) < 0) {
+		registry_close(r);
+		return NULL;
+	}
+	return r;
+}
+
+void registry_close(struct registry *r)
+{
+	if (r == NULL)
+		return;
+	sqlite3_finalize(r->put);
+	sqlite3_finalize(r->each);
+	sqlite3_finalize(r->deleted);
+	sqlite3_finalize(r->purge);
+	sqlite3_close(r->db);
+	if (r->lock >= 0)
+		close(r->lock);
+	free(r);
+}
+
+int registry_put(struct registry *r, const struct registry_row *row, struct err *e)
+{
+	const char *text[] = {
+	    row->id,   row->workspace, row->launcher,        row->status,
+	    row->spec, row->state,     row->idempotency_key, row->request_digest};
+	int column = 1;
+	for (size_t i = 0; i < sizeof(text) / sizeof(*text); i++)
+		sqlite3_bind_text(r->put, column++, text[i], -1, SQLITE_STATIC);
+	sqlite3_bind_int64(r->put, column++, row->created_ms);
+	sqlite3_bind_int64(r->put, column, row->deleted_ms);
+	int rc = sqlite3_step(r->put) == SQLITE_DONE ? 0 : db_error(r, e, "write");
+	sqlite3_reset(r->put);
+	sqlite3_clear_bindings(r->put);
+	return rc;
+}
+
+static const char *text_of(sqlite3_stmt *s, int column)
+{
+	const char *t = (const char *)sqlite3_column_text(s, column);
+	return t != NULL ? t : "";
+}
+
+int registry_each(struct registry *r, void (*each)(const struct registry_row *row, void *arg),
+                  void *arg, struct err *e)
+{
+	int rc;
+	while ((rc = sqlite3_step(r->each)) == SQLITE_ROW) {
+		struct registry_row row = {
+		    .id = text_of(r->each, 0),
+		    .workspace = text_of(r->each, 1),
+		    .launcher = text_of(r->each, 2),
+		    .status = text_of(r->each, 3),
+		    .spec = text_of(r->each, 4),
+		    .state = text_of(r->each, 5),
+		    .idempotency_key = text_of(r->each, 6),
+		    .request_digest = text_of(r->each, 7),
+		    .created_ms = sqlite3_column_int64(r->each, 8),
+		    .deleted_ms = sqlite3_column_int64(r->each, 9),
+		};
+		each(&row, arg);
+	}
+	int result = rc == SQLITE_DONE ? 0 : db_error(r, e, "read");
+	sqlite3_reset(r->each);
+	return result;
+}
+
+bool registry_was_deleted(struct registry *r, const char *id, const char *workspace)
+{
+	sqlite3_bind_text(r->deleted, 1, id, -1, SQLITE_STATIC);
+	if (workspace != NULL)
+		sqlite3_bind_text(r->deleted, 2, workspace, -1, SQLITE_STATIC);
+	else
+		sqlite3_bind_null(r->deleted, 2);
+	bool found = sqlite3_step(r->deleted) == SQLITE_ROW;
+	sqlite3_reset(r->deleted);
+	sqlite3_clear_bindings(r->deleted);
+	return found;
+}
+
+void registry_purge(struct registry *r, int64_t before_ms)
+{
+	sqlite3_bind_int64(r->purge, 1, before_ms);
+	if (sqlite3_step(r->purge) != SQLITE_DONE)
+		log_warn("registry", NULL, "purge: %s", sqlite3_errmsg(r->db));
+	sqlite3_reset(r->purge);
+}

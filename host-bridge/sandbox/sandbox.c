@@ -1,0 +1,387 @@
+#include "host-bridge/sandbox/sandbox.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "host-bridge/sandbox/farewell.h"
+#include "host-bridge/sandbox/sandbox_private.h"
+#include "proto/limits.h"
+#include "proto/log.h"
+
+double sandbox_clock(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+int64_t sandbox_wall_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+const char *sandbox_id(const struct sandbox *s)
+{
+	return s->id;
+}
+
+enum sandbox_status sandbox_status(const struct sandbox *s)
+{
+	return s->status;
+}
+
+const struct sandbox_spec *sandbox_spec(const struct sandbox *s)
+{
+	return &s->spec;
+}
+
+/* ---- time ---- */
+
+double sandbox_expires_in(const struct sandbox *s)
+{
+	double in = -1;
+	if (s->spec.ttl_seconds > 0 && s->holds == 0 && s->status != SANDBOX_CREATING) {
+		in = s->active + s->spec.ttl_seconds - sandbox_clock();
+		in = in > 0 ? in : 0;
+	}
+	if (s->spec.max_lifetime_seconds > 0) {
+		double age = (double)(sandbox_wall_ms() - s->created_ms) / 1e3;
+		double left = s->spec.max_lifetime_seconds - age;
+		left = left > 0 ? left : 0;
+		in = in < 0 || left < in ? left : in;
+	}
+	return in;
+}
+
+static double orphaned_in(const struct sandbox *s)
+{
+	if (s->orphan_due == 0)
+		return -1;
+	double in = s->orphan_due - sandbox_clock();
+	return in > 0 ? in : 0;
+}
+
+void sandbox_timer_in(struct sandbox *s, double seconds)
+{
+	ev_timer_stop(s->set->loop, &s->timer);
+	ev_timer_set(&s->timer, seconds > 0 ? seconds : 0., 0.);
+	ev_timer_start(s->set->loop, &s->timer);
+}
+
+void sandbox_update_timer(struct sandbox *s)
+{
+	double in = sandbox_expires_in(s), orphaned = orphaned_in(s);
+	if (orphaned >= 0 && (in < 0 || orphaned < in))
+		in = orphaned;
+	if (!s->deleted && in >= 0)
+		sandbox_timer_in(s, in);
+}
+
+/* Activity moves the end without moving the timer: it finds out when it fires. */
+static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	struct sandbox *s = w->data;
+	(void)loop;
+	(void)revents;
+	if (s->deleted) {
+		sandbox_delete_step(s);
+	} else if (orphaned_in(s) == 0) {
+		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL, NULL);
+	} else if (sandbox_expires_in(s) == 0) {
+		log_info("sandbox", s->id, "expired");
+		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_EXPIRED, NULL, NULL);
+	} else {
+		sandbox_update_timer(s);
+	}
+}
+
+void sandbox_touch(struct sandbox *s)
+{
+	s->active = sandbox_clock();
+}
+
+void sandbox_hold(struct sandbox *s)
+{
+	s->holds++;
+}
+
+void sandbox_unhold(struct sandbox *s)
+{
+	s->holds--;
+	sandbox_touch(s);
+	if (s->deleted)
+		sandbox_timer_in(s, 0.);
+	else if (s->holds == 0)
+		sandbox_update_timer(s);
+}
+
+int sandbox_patch(struct sandbox *s, const double *ttl, const double *lifetime,
+                  json_t *metadata, struct err *e)
+{
+	if (metadata != NULL) {
+		json_t *copy = json_deep_copy(metadata);
+		if (copy == NULL)
+			return err_set(e, ERR_INTERNAL, "out of memory");
+		json_decref(s->spec.metadata);
+		s->spec.metadata = copy;
+	}
+	if (ttl != NULL)
+		s->spec.ttl_seconds = *ttl;
+	if (lifetime != NULL)
+		s->spec.max_lifetime_seconds = *lifetime;
+	sandbox_update_timer(s);
+	return sandbox_save(s, e);
+}
+
+/* ---- who waits, who listens ---- */
+
+int sandbox_add_waiter(struct sandbox_waiters *to, const struct sandbox_waiter *w,
+                       struct err *e)
+{
+	struct sandbox_waiter *copy = malloc(sizeof(*copy));
+	if (copy == NULL)
+		return err_set(e, ERR_INTERNAL, "out of memory");
+	*copy = *w;
+	SLIST_INSERT_HEAD(to, copy, entry);
+	return 0;
+}
+
+static void drop_waiters(struct sandbox_waiters *from)
+{
+	struct sandbox_waiter *w;
+	while ((w = SLIST_FIRST(from)) != NULL) {
+		SLIST_REMOVE_HEAD(from, entry);
+		free(w);
+	}
+}
+
+/* The status has settled: tell those who waited for that. Each may wait or delete again. */
+static void on_waiters(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	struct sandbox *s = w->data;
+	struct sandbox_waiter *first;
+	struct err gone = {.code = ERR_SANDBOX_GONE, .msg = "the sandbox was deleted"};
+	(void)loop;
+	(void)revents;
+	while (s->status != SANDBOX_CREATING &&
+	       (first = SLIST_FIRST(&s->ready_waiters)) != NULL) {
+		struct sandbox_waiter told = *first;
+		SLIST_REMOVE_HEAD(&s->ready_waiters, entry);
+		free(first);
+		const struct err *why = NULL;
+		if (s->status == SANDBOX_DELETED)
+			why = &gone;
+		else if (s->status == SANDBOX_FAILED)
+			why = &s->failure;
+		told.on_ready(s, why, told.arg);
+	}
+	if (s->deleted)
+		sandbox_timer_in(s, 0.);
+}
+
+void sandbox_tell_waiters(struct sandbox *s)
+{
+	ev_timer_stop(s->set->loop, &s->waiters_timer);
+	ev_timer_set(&s->waiters_timer, 0., 0.);
+	ev_timer_start(s->set->loop, &s->waiters_timer);
+}
+
+int sandbox_wait_ready(struct sandbox *s,
+                       void (*on_ready)(struct sandbox *, const struct err *, void *),
+                       void *arg, struct err *e)
+{
+	struct sandbox_waiter w = {.on_ready = on_ready, .arg = arg};
+	if (sandbox_add_waiter(&s->ready_waiters, &w, e) < 0)
+		return -1;
+	if (s->status != SANDBOX_CREATING)
+		sandbox_tell_waiters(s);
+	return 0;
+}
+
+void sandbox_wait_cancel(struct sandbox *s, void *arg)
+{
+	struct sandbox_waiter *w, *next;
+	for (w = SLIST_FIRST(&s->ready_waiters); w != NULL; w = next) {
+		next = SLIST_NEXT(w, entry);
+		if (w->arg != arg)
+			continue;
+		SLIST_REMOVE(&s->ready_waiters, w, sandbox_waiter, entry);
+		free(w);
+	}
+}
+
+void sandbox_creator_gone(struct sandbox *s)
+{
+	struct sandbox_waiter *w, *next;
+	for (w = SLIST_FIRST(&s->ready_waiters); w != NULL; w = next) {
+		next = SLIST_NEXT(w, entry);
+		if (!w->creator)
+			continue;
+		SLIST_REMOVE(&s->ready_waiters, w, sandbox_waiter, entry);
+		free(w);
+	}
+	if (s->spec.idempotency_key[0] == '\0') {
+		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL, NULL);
+		return;
+	}
+	s->orphan_due = sandbox_clock() + IDEMPOTENCY_ORPHAN_S;
+	sandbox_update_timer(s);
+}
+
+void sandbox_listen(struct sandbox *s, struct sandbox_listener *l)
+{
+	l->sandbox = s;
+	LIST_INSERT_HEAD(&s->listeners, l, entry);
+}
+
+void sandbox_unlisten(struct sandbox_listener *l)
+{
+	struct sandbox *s = l->sandbox;
+	LIST_REMOVE(l, entry);
+	l->sandbox = NULL;
+	if (s->deleted)
+		sandbox_timer_in(s, 0.);
+}
+
+void sandbox_tell(struct sandbox *s, Sandgate__CancelReason reason)
+{
+	struct sandbox_listener *l;
+	while ((l = LIST_FIRST(&s->listeners)) != NULL) {
+		LIST_REMOVE(l, entry);
+		LIST_INSERT_HEAD(&s->told, l, entry);
+		l->on_end(l, reason);
+	}
+}
+
+/* ---- the VM ---- */
+
+static void on_vm_changed(struct vm *vm, void *arg)
+{
+	struct err e = {0};
+	(void)vm;
+	if (sandbox_save(arg, &e) < 0)
+		sandbox_failed(arg, &e);
+}
+
+static void on_vm_up(struct vm *vm, void *arg)
+{
+	struct sandbox *s = arg;
+	(void)vm;
+	s->up = sandbox_clock();
+	sandbox_ask_agent(s);
+}
+
+static void on_vm_down(struct vm *vm, const struct err *why, void *arg)
+{
+	(void)vm;
+	sandbox_failed(arg, why);
+}
+
+const struct vm_handlers sandbox_vm_handlers = {
+    .on_changed = on_vm_changed,
+    .on_up = on_vm_up,
+    .on_down = on_vm_down,
+};
+
+static void on_vm_gone(void *arg)
+{
+	struct sandbox *s = arg;
+	struct err e = {0};
+	s->vm = NULL;
+	s->stopping = false;
+	if (sandbox_save(s, &e) < 0)
+		log_error("sandbox", s->id, "%s", e.msg);
+	if (s->deleted)
+		sandbox_timer_in(s, 0.);
+}
+
+void sandbox_stop_vm(struct sandbox *s)
+{
+	sandbox_drop_links(s);
+	if (s->vm == NULL || s->stopping)
+		return;
+	s->stopping = true;
+	vm_stop(s->vm, on_vm_gone, s);
+}
+
+void sandbox_running(struct sandbox *s)
+{
+	struct err e = {0};
+	s->status = SANDBOX_RUNNING;
+	sandbox_touch(s);
+	vm_booted(s->vm);
+	if (sandbox_save(s, &e) < 0) {
+		sandbox_failed(s, &e);
+		return;
+	}
+	log_info("sandbox", s->id, "runs on %s (%s), booted in %u+%u ms", s->launcher->name,
+	         s->isolation, s->launch_ms, s->agent_ms);
+	sandbox_update_timer(s);
+	sandbox_want_spare(s, SPARE_DELAY_MS);
+	sandbox_tell_waiters(s);
+}
+
+void sandbox_failed(struct sandbox *s, const struct err *why)
+{
+	struct err e = {0};
+	if (s->deleted || s->status == SANDBOX_FAILED)
+		return;
+	log_warn("sandbox", s->id, "failed: %s", why->msg);
+	s->failure = *why;
+	s->status = SANDBOX_FAILED;
+	sandbox_touch(s);
+	if (sandbox_save(s, &e) < 0)
+		log_error("sandbox", s->id, "%s", e.msg);
+	sandbox_stop_vm(s);
+	sandbox_update_timer(s);
+	sandbox_tell_waiters(s);
+	sandbox_tell(s, SANDGATE__CANCEL_REASON__CANCEL_NONE);
+}
+
+/* ---- memory ---- */
+
+struct sandbox *sandbox_new(struct sandbox_set *set, const char *id)
+{
+	struct sandbox *s = calloc(1, sizeof(*s));
+	if (s == NULL)
+		return NULL;
+	s->set = set;
+	snprintf(s->id, sizeof(s->id), "%s", id);
+	s->created_ms = sandbox_wall_ms();
+	s->born = s->active = sandbox_clock();
+	SLIST_INIT(&s->ready_waiters);
+	SLIST_INIT(&s->done_waiters);
+	LIST_INIT(&s->listeners);
+	LIST_INIT(&s->told);
+	ev_timer_init(&s->timer, on_timer, 0., 0.);
+	ev_timer_init(&s->waiters_timer, on_waiters, 0., 0.);
+	s->timer.data = s->waiters_timer.data = s;
+	sandbox_init_links(s);
+	struct sandbox *before = TAILQ_LAST(&set->all, sandbox_list);
+	while (before != NULL && strcmp(before->id, id) > 0)
+		before = TAILQ_PREV(before, sandbox_list, entry);
+	if (before != NULL)
+		TAILQ_INSERT_AFTER(&set->all, before, s, entry);
+	else
+		TAILQ_INSERT_HEAD(&set->all, s, entry);
+	return s;
+}
+
+void sandbox_free(struct sandbox *s)
+{
+	TAILQ_REMOVE(&s->set->all, s, entry);
+	ev_timer_stop(s->set->loop, &s->timer);
+	ev_timer_stop(s->set->loop, &s->waiters_timer);
+	sandbox_drop_links(s);
+	farewell_cancel(s->farewell);
+	vm_forget(s->vm);
+	drop_waiters(&s->ready_waiters);
+	drop_waiters(&s->done_waiters);
+	json_decref(s->agent);
+	sandbox_free_spec(&s->spec);
+	free(s);
+}

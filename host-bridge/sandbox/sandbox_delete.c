@@ -1,0 +1,81 @@
+/* The end of a sandbox. Calls in progress hear of it first and get a moment to cancel their
+ * execs and read how those ended; then the VM goes; then those who asked are told; and the
+ * memory goes when nobody holds it. */
+#include <stdlib.h>
+
+#include "host-bridge/sandbox/farewell.h"
+#include "host-bridge/sandbox/sandbox_private.h"
+#include "proto/limits.h"
+#include "proto/log.h"
+
+void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
+                    void (*on_done)(void *arg), void *arg)
+{
+	struct sandbox_waiter w = {.on_done = on_done, .arg = arg};
+	struct err e = {0};
+	if (on_done != NULL && sandbox_add_waiter(&s->done_waiters, &w, &e) < 0)
+		log_error("sandbox", s->id, "%s", e.msg);
+	if (s->deleted)
+		return;
+	s->deleted = true;
+	s->reason = reason;
+	s->status = SANDBOX_DELETED;
+	if (sandbox_save(s, &e) < 0)
+		log_error("sandbox", s->id, "%s", e.msg);
+	sandbox_tell_waiters(s);
+	sandbox_timer_in(s, 0.);
+}
+
+static void on_farewell(void *arg)
+{
+	struct sandbox *s = arg;
+	s->farewell = NULL;
+	sandbox_stop_vm(s);
+}
+
+/* Somebody else's VM runs on, but what was started in it does not. */
+static void end_vm(struct sandbox *s)
+{
+	if (s->stopping || s->farewell != NULL)
+		return;
+	sandbox_drop_links(s);
+	if (s->launcher->external && s->agent != NULL)
+		s->farewell =
+		    farewell_start(s->set->loop, &s->endpoint, s->reason, on_farewell, s);
+	if (s->farewell == NULL)
+		sandbox_stop_vm(s);
+}
+
+static void tell_done(struct sandbox *s)
+{
+	struct sandbox_waiter *w;
+	while ((w = SLIST_FIRST(&s->done_waiters)) != NULL) {
+		void (*on_done)(void *) = w->on_done;
+		void *arg = w->arg;
+		SLIST_REMOVE_HEAD(&s->done_waiters, entry);
+		free(w);
+		on_done(arg);
+	}
+}
+
+void sandbox_delete_step(struct sandbox *s)
+{
+	if (!s->ending) {
+		s->ending = true;
+		s->cut_off_due = sandbox_clock() + DELETE_CANCEL_MS / 1e3;
+		sandbox_tell(s, s->reason);
+	}
+	bool quiet = LIST_EMPTY(&s->listeners) && LIST_EMPTY(&s->told);
+	double left = s->cut_off_due - sandbox_clock();
+	if (!quiet && left > 0) {
+		sandbox_timer_in(s, left);
+		return;
+	}
+	if (s->vm != NULL) {
+		end_vm(s);
+		return;
+	}
+	tell_done(s);
+	if (quiet && s->holds == 0 && SLIST_EMPTY(&s->ready_waiters))
+		sandbox_free(s);
+}

@@ -1,0 +1,77 @@
+/* A sandbox as the API shows it (api.md section 2): every field is always there. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "host-bridge/sandbox/sandbox_private.h"
+
+/* RFC 3339, in UTC, with milliseconds. */
+static json_t *instant(int64_t ms)
+{
+	char text[40];
+	struct tm tm;
+	time_t s = (time_t)(ms / 1000);
+	gmtime_r(&s, &tm);
+	size_t n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
+	snprintf(text + n, sizeof(text) - n, ".%03dZ", (int)(ms % 1000));
+	return json_string(text);
+}
+
+/* What the sandbox really has: nothing is set aside for a process of this host. */
+static json_t *resources(const struct sandbox *s)
+{
+	if (!s->launcher->takes_memory)
+		return json_null();
+	return json_pack("{s:i, s:i, s:n}", "vcpus", (int)s->spec.vcpus, "memory_mib",
+	                 (int)s->spec.memory_mib, "disk_mib");
+}
+
+json_t *sandbox_json(const struct sandbox *s)
+{
+	double in = sandbox_expires_in(s);
+	double idle = s->holds > 0 ? 0 : sandbox_clock() - s->active;
+	bool booted = s->agent != NULL;
+	json_t *boot_ms = booted ? json_integer(s->launch_ms + s->agent_ms) : json_null();
+	json_t *stages = booted ? json_pack("{s:i, s:i}", "launch", (int)s->launch_ms, "agent",
+	                                    (int)s->agent_ms)
+	                        : json_null();
+	json_t *expires =
+	    in < 0 ? json_null() : instant(sandbox_wall_ms() + (int64_t)(in * 1e3));
+	const char *template = s->spec.template[0] != '\0' ? s->spec.template : NULL;
+	return json_pack("{s:s, s:s, s:s?, s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:f, s:O,"
+	                 " s:o, s:O?, s:O?}",
+	                 "id", s->id, "node", s->set->node, "template", template, "status",
+	                 sandbox_status_name(s->status), "vmm", s->launcher->name, "isolation",
+	                 s->isolation, "boot_mode", s->launcher->external ? "attach" : "boot",
+	                 "boot_ms", boot_ms, "boot_stages_ms", stages, "created_at",
+	                 instant(s->created_ms), "expires_at", expires, "idle_seconds", idle,
+	                 "metadata", s->spec.metadata, "resources", resources(s),
+	                 "exec_defaults", s->spec.exec_defaults, "agent", s->agent);
+}
+
+json_t *sandbox_set_json(struct sandbox_set *set)
+{
+	json_t *launchers = json_array();
+	const struct launcher *l;
+	json_int_t vcpus = 0, memory = 0;
+	struct sandbox *s = NULL;
+	for (unsigned i = 0; (l = launcher_at(i)) != NULL; i++) {
+		struct err e = {0};
+		bool usable = l->probe(&set->host, &e) == 0;
+		json_array_append_new(
+		    launchers, json_pack("{s:s, s:b, s:s, s:s?}", "name", l->name, "usable",
+		                         usable, "isolation", l->isolation(&set->host),
+		                         "reason", usable ? NULL : e.msg));
+	}
+	while ((s = sandbox_next(set, s)) != NULL)
+		if (s->launcher->takes_memory && s->status != SANDBOX_FAILED) {
+			vcpus += s->spec.vcpus;
+			memory += s->spec.memory_mib;
+		}
+	l = launcher_choose(set->launcher, &set->host, NULL);
+	return json_pack("{s:s?, s:o, s:{s:I, s:I}, s:{s:I, s:I}}", "launcher",
+	                 l != NULL ? l->name : NULL, "launchers", launchers, "capacity",
+	                 "memory_mib", (json_int_t)launcher_host_memory(), "vcpus",
+	                 (json_int_t)launcher_host_cpus(), "allocated", "memory_mib", memory,
+	                 "vcpus", vcpus);
+}

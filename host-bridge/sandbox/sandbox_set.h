@@ -1,0 +1,58 @@
+/*
+ * All sandboxes of this bridge: making them, finding them, and finding them again after a
+ * restart. One set a process, on a state directory that it locks. bridge.c creates it, the
+ * API's handlers ask it. What one sandbox does is sandbox.h.
+ */
+#ifndef SANDGATE_SANDBOX_SET_H
+#define SANDGATE_SANDBOX_SET_H
+
+#include <ev.h>
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "host-bridge/sandbox/sandbox_spec.h"
+#include "proto/err.h"
+
+struct sandbox;
+struct sandbox_set;
+
+struct sandbox_set_config {
+	const char *state_dir, *rootfs_dir, *node;
+	const char *launcher;   /* a launcher's name, or "auto" */
+	const char *agent_path; /* for the launcher `local` */
+};
+
+/* Open the state directory (ERR_INVALID_STATE: another process has it). */
+struct sandbox_set *sandbox_set_create(struct ev_loop *loop, const struct sandbox_set_config *c,
+                                       struct err *e);
+/* Re-adopt what the registry knows: call before serving. */
+int sandbox_set_adopt(struct sandbox_set *set, struct err *e);
+void sandbox_set_destroy(struct sandbox_set *set); /* VMs live on */
+
+/* Create; `spec` is copied. `on_ready` comes once, never inside: err NULL when execs are
+ * accepted. The sandbox exists (status creating) from the call's return on.
+ * ERR_TEMPLATE_NOT_FOUND, ERR_CAPACITY, …
+ */
+struct sandbox *sandbox_create(struct sandbox_set *set, const struct sandbox_spec *spec,
+                               void (*on_ready)(struct sandbox *s, const struct err *e,
+                                                void *arg),
+                               void *arg, struct err *e);
+/* NULL with ERR_SANDBOX_NOT_FOUND (unknown, or another workspace's) or ERR_SANDBOX_GONE.
+ * `workspace` NULL sees all (admin). */
+struct sandbox *sandbox_find(struct sandbox_set *set, const char *id, const char *workspace,
+                             struct err *e);
+/* Whether `id` was deleted within DELETED_S (DELETE answers 204 again). */
+bool sandbox_was_deleted(struct sandbox_set *set, const char *id, const char *workspace);
+/* The living sandbox that an Idempotency-Key made within IDEMPOTENCY_S, or NULL. Finding an
+ * orphan claims it. */
+struct sandbox *sandbox_find_key(struct sandbox_set *set, const char *workspace,
+                                 const char *key);
+/* Iterate in order of id; NULL starts, NULL ends. */
+struct sandbox *sandbox_next(struct sandbox_set *set, const struct sandbox *after);
+/* Sandboxes that are creating, running or paused; `workspace` NULL counts all. */
+size_t sandbox_count(struct sandbox_set *set, const char *workspace);
+/* For GET /v1/node: {launcher, launchers: [{name, usable, isolation, reason}], capacity and
+ * allocated: {memory_mib, vcpus}}. New reference. */
+json_t *sandbox_set_json(struct sandbox_set *set);
+
+#endif

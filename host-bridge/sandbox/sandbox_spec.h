@@ -1,0 +1,35 @@
+/*
+ * What a sandbox is asked to be. Filled in by the API's handler from a request, kept (as a
+ * deep copy) by the sandbox, written to the registry.
+ */
+#ifndef SANDGATE_SANDBOX_SPEC_H
+#define SANDGATE_SANDBOX_SPEC_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "host-bridge/link/transport.h"
+
+enum sandbox_status {
+	SANDBOX_CREATING,
+	SANDBOX_RUNNING,
+	SANDBOX_PAUSED,
+	SANDBOX_HIBERNATED,
+	SANDBOX_FAILED,
+	SANDBOX_DELETED
+};
+
+struct sandbox_spec {
+	char template[64];
+	char workspace[64];
+	char idempotency_key[256];                /* "" for none */
+	char request_digest[65];                  /* hex, of the create's body */
+	double ttl_seconds, max_lifetime_seconds; /* 0: none */
+	unsigned vcpus, memory_mib, disk_mib;     /* 0: the template's */
+	json_t *metadata;                         /* object, owned by the spec's owner */
+	json_t *exec_defaults;                    /* object or NULL */
+	bool attach;
+	struct endpoint endpoint; /* with attach */
+};
+
+#endif

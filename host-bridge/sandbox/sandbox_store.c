@@ -1,0 +1,162 @@
+/* A sandbox as a row of the registry, and back. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host-bridge/sandbox/sandbox_private.h"
+
+static const char *const status_names[] = {
+    [SANDBOX_CREATING] = "creating", [SANDBOX_RUNNING] = "running",
+    [SANDBOX_PAUSED] = "paused",     [SANDBOX_HIBERNATED] = "hibernated",
+    [SANDBOX_FAILED] = "failed",     [SANDBOX_DELETED] = "deleted",
+};
+
+const char *sandbox_status_name(enum sandbox_status status)
+{
+	return status_names[status];
+}
+
+int sandbox_copy_spec(struct sandbox_spec *to, const struct sandbox_spec *from)
+{
+	*to = *from;
+	to->metadata = from->metadata != NULL ? json_deep_copy(from->metadata) : json_object();
+	to->exec_defaults =
+	    from->exec_defaults != NULL ? json_deep_copy(from->exec_defaults) : NULL;
+	return to->metadata == NULL ||
+	               (from->exec_defaults != NULL && to->exec_defaults == NULL)
+	           ? -1
+	           : 0;
+}
+
+void sandbox_free_spec(struct sandbox_spec *spec)
+{
+	json_decref(spec->metadata);
+	json_decref(spec->exec_defaults);
+	spec->metadata = spec->exec_defaults = NULL;
+}
+
+static json_t *spec_json(const struct sandbox_spec *spec)
+{
+	return json_pack("{s:s, s:f, s:f, s:i, s:i, s:i, s:O?, s:O?, s:s}", "template",
+	                 spec->template, "ttl_seconds", spec->ttl_seconds,
+	                 "max_lifetime_seconds", spec->max_lifetime_seconds, "vcpus",
+	                 (int)spec->vcpus, "memory_mib", (int)spec->memory_mib, "disk_mib",
+	                 (int)spec->disk_mib, "metadata", spec->metadata, "exec_defaults",
+	                 spec->exec_defaults, "agent_token", spec->endpoint.token);
+}
+
+/* What a later bridge must know of the VM; "" when nothing of it is left. */
+static char *state_text(const struct sandbox *s)
+{
+	if (s->vm == NULL)
+		return strdup("");
+	json_t *state = json_pack("{s:o, s:s, s:i, s:i, s:O?}", "vm", vm_state(s->vm),
+	                          "isolation", s->isolation, "launch_ms", (int)s->launch_ms,
+	                          "agent_ms", (int)s->agent_ms, "agent", s->agent);
+	char *text = json_dumps(state, JSON_COMPACT);
+	json_decref(state);
+	return text;
+}
+
+int sandbox_save(struct sandbox *s, struct err *e)
+{
+	json_t *spec = spec_json(&s->spec);
+	char *spec_text = json_dumps(spec, JSON_COMPACT), *state = state_text(s);
+	int rc;
+	if (spec_text == NULL || state == NULL) {
+		rc = err_set(e, ERR_INTERNAL, "out of memory");
+	} else {
+		struct registry_row row = {
+		    .id = s->id,
+		    .workspace = s->spec.workspace,
+		    .launcher = s->launcher->name,
+		    .status = status_names[s->status],
+		    .spec = spec_text,
+		    .state = state,
+		    .idempotency_key = s->spec.idempotency_key,
+		    .request_digest = s->spec.request_digest,
+		    .created_ms = s->created_ms,
+		    .deleted_ms = s->deleted ? sandbox_wall_ms() : 0,
+		};
+		rc = registry_put(s->set->registry, &row, e);
+	}
+	json_decref(spec);
+	free(spec_text);
+	free(state);
+	return rc;
+}
+
+static int load_spec(struct sandbox_spec *spec, const struct registry_row *row)
+{
+	const char *template, *token;
+	json_t *metadata, *defaults, *json = json_loads(row->spec, 0, NULL);
+	int vcpus, memory, disk;
+	if (json_unpack(json, "{s:s, s:F, s:F, s:i, s:i, s:i, s:o, s:o, s:s}", "template",
+	                &template, "ttl_seconds", &spec->ttl_seconds, "max_lifetime_seconds",
+	                &spec->max_lifetime_seconds, "vcpus", &vcpus, "memory_mib", &memory,
+	                "disk_mib", &disk, "metadata", &metadata, "exec_defaults", &defaults,
+	                "agent_token", &token) < 0) {
+		json_decref(json);
+		return -1;
+	}
+	snprintf(spec->template, sizeof(spec->template), "%s", template);
+	snprintf(spec->endpoint.token, sizeof(spec->endpoint.token), "%s", token);
+	snprintf(spec->workspace, sizeof(spec->workspace), "%s", row->workspace);
+	snprintf(spec->idempotency_key, sizeof(spec->idempotency_key), "%s",
+	         row->idempotency_key);
+	snprintf(spec->request_digest, sizeof(spec->request_digest), "%s", row->request_digest);
+	spec->vcpus = (unsigned)vcpus;
+	spec->memory_mib = (unsigned)memory;
+	spec->disk_mib = (unsigned)disk;
+	spec->metadata = json_is_object(metadata) ? json_incref(metadata) : json_object();
+	spec->exec_defaults = json_is_object(defaults) ? json_incref(defaults) : NULL;
+	json_decref(json);
+	return 0;
+}
+
+static enum sandbox_status load_status(const char *name)
+{
+	for (unsigned i = 0; i < sizeof(status_names) / sizeof(*status_names); i++)
+		if (strcmp(status_names[i], name) == 0)
+			return (enum sandbox_status)i;
+	return SANDBOX_FAILED;
+}
+
+/* Isolation as a literal that outlives the JSON. */
+static const char *load_isolation(const json_t *state)
+{
+	static const char *const known[] = {"kvm", "tcg", "uml", "none"};
+	const char *text = json_string_value(json_object_get(state, "isolation"));
+	for (size_t i = 0; text != NULL && i < sizeof(known) / sizeof(*known); i++)
+		if (strcmp(known[i], text) == 0)
+			return known[i];
+	return "none";
+}
+
+struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row *row,
+                             json_t **vm_state)
+{
+	struct sandbox *s = sandbox_new(set, row->id);
+	*vm_state = NULL;
+	if (s == NULL)
+		return NULL;
+	s->launcher = launcher_find(row->launcher);
+	if (s->launcher == NULL || load_spec(&s->spec, row) < 0) {
+		sandbox_free(s);
+		return NULL;
+	}
+	json_t *state = json_loads(row->state, 0, NULL);
+	const json_t *agent = json_object_get(state, "agent");
+	s->status = load_status(row->status);
+	s->created_ms = row->created_ms;
+	if (s->status == SANDBOX_FAILED)
+		err_set(&s->failure, ERR_SANDBOX_LOST, "it failed before the bridge restarted");
+	s->spec.attach = s->launcher->external;
+	s->isolation = load_isolation(state);
+	s->launch_ms = (unsigned)json_integer_value(json_object_get(state, "launch_ms"));
+	s->agent_ms = (unsigned)json_integer_value(json_object_get(state, "agent_ms"));
+	s->agent = json_is_object(agent) ? json_deep_copy(agent) : NULL;
+	*vm_state = json_incref(json_object_get(state, "vm"));
+	json_decref(state);
+	return s;
+}

@@ -1,0 +1,24 @@
+/*
+ * Templates: what a guest boots from, read from ROOTFS/templates/NAME/template.json. The
+ * sandbox set reads one a create; launchers use its paths.
+ */
+#ifndef SANDGATE_TEMPLATE_H
+#define SANDGATE_TEMPLATE_H
+
+#include <limits.h>
+
+#include "proto/err.h"
+
+struct template
+{
+	char kernel[PATH_MAX],
+	    initrd[PATH_MAX];       /* for the VMM asked for; "" when it has none */
+	unsigned vcpus, memory_mib; /* defaults of a sandbox */
+};
+
+/* ERR_TEMPLATE_NOT_FOUND for a name that is none; ERR_LAUNCHER_FAILED when the template is
+ * there but broken, or offers nothing for `vmm` ("qemu", "uml"). */
+int template_load(const char *rootfs_dir, const char *name, const char *vmm, struct template *t,
+                  struct err *e);
+
+#endif

@@ -1,0 +1,388 @@
+#include "host-bridge/sandbox/vm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "proto/limits.h"
+#include "proto/log.h"
+
+struct vm_process {
+	struct vm *vm;
+	struct vm_pid pid;
+	ev_io ended; /* on the pidfd; active while the process is thought alive */
+};
+
+struct vm {
+	struct ev_loop *loop;
+	char id[64], dir[PATH_MAX];
+	struct vm_plan plan; /* commands only while starting */
+	struct vm_process process[VM_PROCESSES_MAX];
+	unsigned started;
+	ev_timer soon;     /* tells of what was found inside a call; the device's deadline */
+	int output, input; /* the pipe that processes write to; both -1 once booted */
+	ev_io on_output;
+	char tail[BOOT_TAIL_MAX + 1];
+	size_t tail_len;
+	bool up, down, stopping;
+	struct vm_handlers handlers;
+	void *arg;
+	void (*on_gone)(void *arg);
+	void *gone_arg;
+};
+
+void vm_plan_free(struct vm_plan *p)
+{
+	for (unsigned i = 0; i < VM_PROCESSES_MAX; i++)
+		vm_command_free(&p->command[i]);
+	p->count = 0;
+}
+
+static void soon(struct vm *vm, double seconds)
+{
+	ev_timer_stop(vm->loop, &vm->soon);
+	ev_timer_set(&vm->soon, seconds, 0.);
+	ev_timer_start(vm->loop, &vm->soon);
+}
+
+static unsigned alive(const struct vm *vm)
+{
+	unsigned n = 0;
+	for (unsigned i = 0; i < vm->started; i++)
+		n += ev_is_active(&vm->process[i].ended);
+	return n;
+}
+
+void vm_booted(struct vm *vm)
+{
+	ev_io_stop(vm->loop, &vm->on_output);
+	if (vm->output >= 0)
+		close(vm->output);
+	if (vm->input >= 0)
+		close(vm->input);
+	vm->output = vm->input = -1;
+	vm_plan_free(&vm->plan);
+}
+
+void vm_forget(struct vm *vm)
+{
+	if (vm == NULL)
+		return;
+	vm_booted(vm);
+	ev_timer_stop(vm->loop, &vm->soon);
+	for (unsigned i = 0; i < vm->started; i++) {
+		ev_io_stop(vm->loop, &vm->process[i].ended);
+		if (vm->process[i].pid.fd >= 0)
+			close(vm->process[i].pid.fd);
+	}
+	free(vm);
+}
+
+/* ---- the end ---- */
+
+static int on_file(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st;
+	(void)ftw;
+	if ((type == FTW_DP ? rmdir(path) : unlink(path)) < 0)
+		log_warn("vm", NULL, "%s: %s", path, strerror(errno));
+	return 0;
+}
+
+/* A cgroup's files go with their directory. */
+static int on_cgroup(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st;
+	(void)ftw;
+	if (type == FTW_DP && rmdir(path) < 0)
+		log_warn("vm", NULL, "%s: %s", path, strerror(errno));
+	return 0;
+}
+
+static void gone(struct vm *vm)
+{
+	void (*on_gone)(void *) = vm->on_gone;
+	void *arg = vm->gone_arg;
+	nftw(vm->dir, on_file, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+	if (vm->plan.cgroup[0] != '\0')
+		nftw(vm->plan.cgroup, on_cgroup, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+	vm_forget(vm);
+	if (on_gone != NULL)
+		on_gone(arg);
+}
+
+static void kill_all(struct vm *vm)
+{
+	for (unsigned i = 0; i < vm->started; i++)
+		if (ev_is_active(&vm->process[i].ended))
+			vm_pid_kill(&vm->process[i].pid);
+}
+
+void vm_stop(struct vm *vm, void (*on_gone)(void *arg), void *arg)
+{
+	vm->stopping = true;
+	vm->on_gone = on_gone;
+	vm->gone_arg = arg;
+	kill_all(vm);
+	ev_timer_stop(vm->loop, &vm->soon);
+	if (alive(vm) == 0)
+		soon(vm, 0.);
+}
+
+/* Told once, and never from inside a call of the owner's. */
+static void go_down(struct vm *vm, const char *why)
+{
+	struct err e = {0};
+	if (vm->stopping || vm->down)
+		return;
+	vm->down = true;
+	if (!vm->up && vm->tail_len > 0) {
+		vm->tail[vm->tail_len] = '\0';
+		log_warn("vm", vm->id, "%s; its output ended: %s", why, vm->tail);
+	}
+	err_set(&e, vm->up ? ERR_SANDBOX_LOST : ERR_LAUNCHER_FAILED, "%s", why);
+	vm->handlers.on_down(vm, &e, vm->arg);
+}
+
+static void drain_output(struct vm *vm);
+
+static void on_ended(struct ev_loop *loop, ev_io *w, int revents)
+{
+	struct vm_process *p = w->data;
+	struct vm *vm = p->vm;
+	siginfo_t info;
+	(void)revents;
+	/* While the leader is a zombie its number, and so its group's, is still its own. */
+	vm_pid_kill(&p->pid);
+	waitid(P_PIDFD, (id_t)p->pid.fd, &info, WEXITED | WNOHANG); /* adopted: not ours */
+	ev_io_stop(loop, w);
+	close(p->pid.fd);
+	p->pid.fd = -1;
+	drain_output(vm);
+	if (vm->stopping && alive(vm) == 0)
+		gone(vm);
+	else
+		go_down(vm, vm->up ? "the VM ended" : "the VM ended while it was starting");
+}
+
+/* ---- the start ---- */
+
+static void watch(struct vm *vm, struct vm_process *p)
+{
+	p->vm = vm;
+	ev_io_init(&p->ended, on_ended, p->pid.fd, EV_READ);
+	p->ended.data = p;
+	ev_io_start(vm->loop, &p->ended);
+}
+
+static int start_next(struct vm *vm, struct err *e)
+{
+	struct vm_process *p = &vm->process[vm->started];
+	if (vm_spawn(&vm->plan.command[vm->started], vm->dir, vm->input, &p->pid, e) < 0)
+		return -1;
+	bool waits = vm->plan.command[vm->started].says_ready;
+	vm->started++;
+	watch(vm, p);
+	soon(vm, waits ? DEVICE_DEADLINE_MS / 1e3 : 0.);
+	return 0;
+}
+
+/* Go on: start what is next, or tell that all is up. */
+static void advance(struct vm *vm)
+{
+	struct err e = {0};
+	if (vm->started < vm->plan.count) {
+		if (start_next(vm, &e) < 0)
+			go_down(vm, e.msg);
+		else
+			vm->handlers.on_changed(vm, vm->arg);
+		return;
+	}
+	vm->up = true;
+	vm->handlers.on_up(vm, vm->arg);
+}
+
+static void on_soon(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	struct vm *vm = w->data;
+	(void)loop;
+	(void)revents;
+	if (vm->stopping)
+		gone(vm);
+	else if (vm->started > 0 && vm->plan.command[vm->started - 1].says_ready)
+		go_down(vm, "the VM's device did not start in time");
+	else
+		advance(vm);
+}
+
+/* Keep the end of what the processes say. */
+static void drain_output(struct vm *vm)
+{
+	char text[BOOT_TAIL_MAX];
+	ssize_t n = vm->output >= 0 ? read(vm->output, text, sizeof(text)) : 0;
+	if (n <= 0)
+		return;
+	size_t keep = BOOT_TAIL_MAX - (size_t)n;
+	if (vm->tail_len > keep) {
+		memmove(vm->tail, vm->tail + vm->tail_len - keep, keep);
+		vm->tail_len = keep;
+	}
+	memcpy(vm->tail + vm->tail_len, text, (size_t)n);
+	vm->tail_len += (size_t)n;
+	vm->tail[vm->tail_len] = '\0';
+}
+
+static void on_output(struct ev_loop *loop, ev_io *w, int revents)
+{
+	struct vm *vm = w->data;
+	(void)loop;
+	(void)revents;
+	drain_output(vm);
+	if (vm->up || vm->down || vm->stopping || vm->started == 0)
+		return;
+	struct vm_command *last = &vm->plan.command[vm->started - 1];
+	if (last->says_ready && memmem(vm->tail, vm->tail_len, "ready\n", 6) != NULL) {
+		last->says_ready = false;
+		ev_timer_stop(vm->loop, &vm->soon);
+		advance(vm);
+	}
+}
+
+static struct vm *create(struct ev_loop *loop, const char *id, const struct vm_handlers *h,
+                         void *arg, struct err *e)
+{
+	struct vm *vm = calloc(1, sizeof(*vm));
+	if (vm == NULL) {
+		err_set(e, ERR_INTERNAL, "out of memory");
+		return NULL;
+	}
+	vm->loop = loop;
+	vm->handlers = *h;
+	vm->arg = arg;
+	vm->output = vm->input = -1;
+	snprintf(vm->id, sizeof(vm->id), "%s", id);
+	ev_init(&vm->on_output, on_output);
+	ev_timer_init(&vm->soon, on_soon, 0., 0.);
+	vm->on_output.data = vm->soon.data = vm;
+	return vm;
+}
+
+/* The writers never block on a pipe that nobody empties: theirs is the non-blocking end. */
+static int make_room(struct vm *vm, const char *dir, struct err *e)
+{
+	int pipe_fds[2];
+	snprintf(vm->dir, sizeof(vm->dir), "%s", dir);
+	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
+		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's directory");
+	if (geteuid() == 0 && vm->plan.uid != 0 && chown(dir, vm->plan.uid, vm->plan.uid) < 0)
+		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's directory");
+	if (vm->plan.cgroup[0] != '\0' && mkdir(vm->plan.cgroup, 0755) < 0)
+		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's cgroup");
+	if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) < 0)
+		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "pipe");
+	vm->output = pipe_fds[0];
+	vm->input = pipe_fds[1];
+	ev_io_set(&vm->on_output, vm->output, EV_READ);
+	ev_io_start(vm->loop, &vm->on_output);
+	return 0;
+}
+
+struct vm *vm_start(struct ev_loop *loop, const char *id, const char *dir, struct vm_plan *plan,
+                    const struct vm_handlers *h, void *arg, struct err *e)
+{
+	struct vm *vm = create(loop, id, h, arg, e);
+	if (vm == NULL) {
+		vm_plan_free(plan);
+		return NULL;
+	}
+	vm->plan = *plan;
+	if (make_room(vm, dir, e) < 0 || (vm->plan.count > 0 && start_next(vm, e) < 0)) {
+		gone(vm);
+		return NULL;
+	}
+	if (vm->plan.count == 0)
+		soon(vm, 0.);
+	return vm;
+}
+
+/* ---- across a restart ---- */
+
+json_t *vm_state(const struct vm *vm)
+{
+	const struct endpoint *to = &vm->plan.endpoint;
+	json_t *processes = json_array();
+	for (unsigned i = 0; i < vm->started; i++)
+		json_array_append_new(processes,
+		                      json_pack("{s:I, s:I}", "pid",
+		                                (json_int_t)vm->process[i].pid.pid, "start",
+		                                (json_int_t)vm->process[i].pid.start));
+	return json_pack("{s:s, s:s, s:o, s:{s:i, s:s, s:I, s:I}}", "dir", vm->dir, "cgroup",
+	                 vm->plan.cgroup, "processes", processes, "endpoint", "kind",
+	                 (int)to->kind, "path", to->path, "cid", (json_int_t)to->cid, "port",
+	                 (json_int_t)to->port);
+}
+
+const struct endpoint *vm_endpoint(const struct vm *vm)
+{
+	return &vm->plan.endpoint;
+}
+
+static int read_state(struct vm *vm, const json_t *state)
+{
+	struct endpoint *to = &vm->plan.endpoint;
+	const char *dir, *cgroup, *path;
+	json_int_t cid, port;
+	int kind;
+	if (json_unpack((json_t *)state, "{s:s, s:s, s:{s:i, s:s, s:I, s:I}}", "dir", &dir,
+	                "cgroup", &cgroup, "endpoint", "kind", &kind, "path", &path, "cid",
+	                &cid, "port", &port) < 0)
+		return -1;
+	snprintf(vm->dir, sizeof(vm->dir), "%s", dir);
+	snprintf(vm->plan.cgroup, sizeof(vm->plan.cgroup), "%s", cgroup);
+	snprintf(to->path, sizeof(to->path), "%s", path);
+	to->kind = (enum transport_kind)kind;
+	to->cid = (uint32_t)cid;
+	to->port = (uint32_t)port;
+	return 0;
+}
+
+struct vm *vm_adopt(struct ev_loop *loop, const char *id, const json_t *state,
+                    const struct vm_handlers *h, void *arg, bool *whole, struct err *e)
+{
+	struct vm *vm = create(loop, id, h, arg, e);
+	if (vm == NULL)
+		return NULL;
+	if (read_state(vm, state) < 0) {
+		err_set(e, ERR_INTERNAL, "the registry's state of a VM cannot be read");
+		vm_forget(vm);
+		return NULL;
+	}
+	const json_t *processes = json_object_get(state, "processes");
+	*whole = true;
+	for (size_t i = 0; i < json_array_size(processes) && i < VM_PROCESSES_MAX; i++) {
+		const json_t *row = json_array_get(processes, i);
+		struct vm_process *p = &vm->process[vm->started];
+		p->pid.pid = (pid_t)json_integer_value(json_object_get(row, "pid"));
+		p->pid.start =
+		    (unsigned long long)json_integer_value(json_object_get(row, "start"));
+		if (vm_pid_open(&p->pid) < 0) {
+			*whole = false;
+			continue;
+		}
+		vm->started++;
+		watch(vm, p);
+	}
+	if (vm->plan.endpoint.kind != TRANSPORT_VSOCK &&
+	    access(vm->plan.endpoint.path, F_OK) < 0)
+		*whole = false;
+	vm->up = true;
+	return vm;
+}

@@ -1,0 +1,64 @@
+/*
+ * The life of one VM on this host: up to two processes started one after the other, watched
+ * through pidfds, killed together, found again after a restart of the bridge. It owns the
+ * VM's directory (sockets and all) and, for a local sandbox, its cgroup. sandbox.c calls it
+ * with a plan that a launcher made; it knows nothing of agents.
+ *
+ *   vm_start ─► starting ─► up ─► (a process ended) down
+ *   vm_stop from any of these ─► every process and file gone ─► on_gone; vm is freed
+ */
+#ifndef SANDGATE_VM_H
+#define SANDGATE_VM_H
+
+#include <ev.h>
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "host-bridge/link/transport.h"
+#include "host-bridge/sandbox/vm_spawn.h"
+#include "proto/err.h"
+
+#define VM_PROCESSES_MAX 2
+
+struct vm;
+
+/* How to make a VM; filled in by a launcher. No process at all: somebody else's VM. */
+struct vm_plan {
+	struct vm_command command[VM_PROCESSES_MAX];
+	unsigned count;
+	struct endpoint endpoint; /* where its agent will listen */
+	char cgroup[256];         /* a directory to make, and to remove at the end; or "" */
+	uid_t uid;                /* owner of the VM's directory when we are root; 0: root */
+};
+
+void vm_plan_free(struct vm_plan *p);
+
+struct vm_handlers {
+	/* vm_state() has changed: write it down before anything else happens. */
+	void (*on_changed)(struct vm *vm, void *arg);
+	/* Every process runs: the agent may be asked for. */
+	void (*on_up)(struct vm *vm, void *arg);
+	/* A process ended, or could not start, unasked. Once. vm_stop is still due. */
+	void (*on_down)(struct vm *vm, const struct err *why, void *arg);
+};
+
+/* Make `dir` and start. The plan is taken over, also on failure. No handler is called from
+ * inside. `id` is for the log. */
+struct vm *vm_start(struct ev_loop *loop, const char *id, const char *dir, struct vm_plan *plan,
+                    const struct vm_handlers *h, void *arg, struct err *e);
+/* Take up a VM that an earlier bridge started, from its vm_state(). `*whole` says whether
+ * everything that it is made of is still there; if not, on_down will not come: vm_stop it. */
+struct vm *vm_adopt(struct ev_loop *loop, const char *id, const json_t *state,
+                    const struct vm_handlers *h, void *arg, bool *whole, struct err *e);
+/* What a later bridge needs to find all this again. New reference. */
+json_t *vm_state(const struct vm *vm);
+const struct endpoint *vm_endpoint(const struct vm *vm);
+/* The agent has answered: output of the VM is not listened to any more. */
+void vm_booted(struct vm *vm);
+
+/* Kill it and remove what it left. `on_gone` once, never inside; the vm is freed then. */
+void vm_stop(struct vm *vm, void (*on_gone)(void *arg), void *arg);
+/* Stop watching; the VM lives on. */
+void vm_forget(struct vm *vm);
+
+#endif

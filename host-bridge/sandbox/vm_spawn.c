@@ -1,0 +1,200 @@
+#include "host-bridge/sandbox/vm_spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/close_range.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/personality.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+void vm_command_arg(struct vm_command *c, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	if (c->argc + 1 >= VM_ARGS_MAX || vasprintf(&c->argv[c->argc], fmt, ap) < 0)
+		c->broken = true;
+	else
+		c->argv[++c->argc] = NULL;
+	va_end(ap);
+}
+
+void vm_command_free(struct vm_command *c)
+{
+	for (unsigned i = 0; i < c->argc; i++)
+		free(c->argv[i]);
+	*c = (struct vm_command){0};
+}
+
+/* ---- in the child: between clone and exec, steps that name themselves when they fail ---- */
+
+static void die(const char *step)
+{
+	dprintf(STDERR_FILENO, "%s: %s\n", step, strerror(errno));
+	_exit(127);
+}
+
+static void setup_descriptors(int out)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (null < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0 || dup2(null, 0) < 0)
+		_exit(127);
+	if (close_range(3, UINT32_MAX, CLOSE_RANGE_CLOEXEC) < 0)
+		die("close_range");
+}
+
+/* A VMM must not die of the bridge that read its output. */
+static void setup_signals(void)
+{
+	sigset_t none;
+	sigemptyset(&none);
+	if (signal(SIGPIPE, SIG_IGN) == SIG_ERR || sigprocmask(SIG_SETMASK, &none, NULL) < 0)
+		die("signals");
+}
+
+static void write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		die(path);
+	close(fd);
+}
+
+/* Without privileges a user namespace stands in: root inside is the caller outside. */
+static void setup_user_namespace(unsigned namespaces, uid_t uid, gid_t gid)
+{
+	char map[64];
+	if (!(namespaces & CLONE_NEWUSER))
+		return;
+	snprintf(map, sizeof(map), "0 %u 1", (unsigned)uid);
+	write_file("/proc/self/uid_map", map);
+	write_file("/proc/self/setgroups", "deny");
+	snprintf(map, sizeof(map), "0 %u 1", (unsigned)gid);
+	write_file("/proc/self/gid_map", map);
+}
+
+static void setup_mounts(unsigned namespaces)
+{
+	if (!(namespaces & CLONE_NEWNS))
+		return;
+	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+		die("mount namespace");
+	if ((namespaces & CLONE_NEWPID) &&
+	    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+		die("mount /proc");
+}
+
+static void setup_machine(const struct vm_command *c)
+{
+	if (c->fixed_addresses && personality(ADDR_NO_RANDOMIZE) < 0)
+		die("personality");
+	if (c->cpu > 0) {
+		cpu_set_t set;
+		CPU_ZERO(&set);
+		CPU_SET(c->cpu - 1, &set);
+		if (sched_setaffinity(0, sizeof(set), &set) < 0)
+			die("sched_setaffinity");
+	}
+}
+
+static void setup_user(const struct vm_command *c)
+{
+	if (c->uid == 0 || geteuid() != 0)
+		return;
+	if (setgroups(0, NULL) < 0 || setresgid(c->uid, c->uid, c->uid) < 0 ||
+	    setresuid(c->uid, c->uid, c->uid) < 0)
+		die("setuid");
+}
+
+static void run_child(const struct vm_command *c, const char *dir, int out, uid_t uid,
+                      gid_t gid)
+{
+	static char path[] =
+	    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+	static char tmp[] = "TMPDIR=/dev/shm", home[] = "HOME=/", lang[] = "LANG=C.UTF-8";
+	char *const env[] = {path, tmp, home, lang, NULL};
+	setup_descriptors(out);
+	setup_signals();
+	if (setsid() < 0)
+		die("setsid");
+	setup_user_namespace(c->namespaces, uid, gid);
+	setup_mounts(c->namespaces);
+	if (chdir(dir) < 0)
+		die("chdir");
+	setup_machine(c);
+	setup_user(c);
+	execvpe(c->argv[0], c->argv, env);
+	die(c->argv[0]);
+}
+
+/* ---- in the bridge ---- */
+
+/* Field 22 of proc(5)'s stat. The name in field 2 may hold anything, so count from its end. */
+static unsigned long long start_time(pid_t pid)
+{
+	char path[64], text[1024];
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
+	if (fd >= 0)
+		close(fd);
+	if (n <= 0)
+		return 0;
+	text[n] = '\0';
+	const char *p = strrchr(text, ')');
+	for (int field = 2; p != NULL && field < 22; field++)
+		p = strchr(p + 1, ' ');
+	return p != NULL ? strtoull(p + 1, NULL, 10) : 0;
+}
+
+int vm_spawn(const struct vm_command *c, const char *dir, int out, struct vm_pid *p,
+             struct err *e)
+{
+	if (c->broken || c->argc == 0)
+		return err_set(e, ERR_INTERNAL, "a VM's command line could not be made");
+	uid_t uid = getuid();
+	gid_t gid = getgid();
+	int pidfd = -1;
+	struct clone_args args = {
+	    .flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND | c->namespaces,
+	    .pidfd = (uintptr_t)&pidfd,
+	    .exit_signal = SIGCHLD,
+	};
+	long pid = syscall(SYS_clone3, &args, sizeof(args));
+	if (pid < 0)
+		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "a VM's process cannot start");
+	if (pid == 0)
+		run_child(c, dir, out, uid, gid);
+	p->pid = (pid_t)pid;
+	p->fd = pidfd;
+	p->start = start_time(p->pid);
+	return 0;
+}
+
+int vm_pid_open(struct vm_pid *p)
+{
+	p->fd = (int)syscall(SYS_pidfd_open, p->pid, 0);
+	if (p->fd < 0)
+		return -1;
+	if (p->start != 0 && start_time(p->pid) == p->start)
+		return 0;
+	close(p->fd);
+	p->fd = -1;
+	return -1;
+}
+
+void vm_pid_kill(const struct vm_pid *p)
+{
+	kill(-p->pid, SIGKILL);
+	syscall(SYS_pidfd_send_signal, p->fd, SIGKILL, NULL, 0);
+}
