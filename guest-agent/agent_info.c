@@ -1,0 +1,105 @@
+/* What the agent tells about itself and its machine. */
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "guest-agent/agent_internal.h"
+#include "guest-agent/clock.h"
+#include "guest-agent/version.h"
+#include "proto/limits.h"
+
+void agent_learn_features(struct agent *a)
+{
+	static const struct {
+		unsigned bit;
+		const char *name;
+	} names[] = {
+	    {CGROUP_V2, "cgroup2"}, {CGROUP_MEMORY, "memory"}, {CGROUP_PIDS, "pids"},
+	    {CGROUP_CPU, "cpu"},    {CGROUP_IO, "io"},         {CGROUP_KILL, "cgroup_kill"},
+	};
+	unsigned have = cgroup_tree_features(a->tree);
+	struct utsname u;
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (have & names[i].bit)
+			a->features[a->feature_count++] = (char *)names[i].name;
+	if (spawner_has_clone3(a->spawner))
+		a->features[a->feature_count++] = "clone3";
+	if (uname(&u) == 0) {
+		snprintf(a->kernel, sizeof(a->kernel), "%s", u.release);
+		snprintf(a->arch, sizeof(a->arch), "%s", u.machine);
+	}
+	a->generation = 1;
+}
+
+void agent_fill_opened(const struct agent *a, Sandgate__Opened *o)
+{
+	o->protocol_version = PROTOCOL_VERSION;
+	o->n_features = a->feature_count;
+	o->features = (char **)a->features;
+	o->agent_instance = (ProtobufCBinaryData){sizeof(a->instance), (uint8_t *)a->instance};
+	o->generation = a->generation;
+}
+
+/* The first number behind `key` in a /proc file; 0 where it is not. */
+static uint64_t proc_number(const char *path, const char *key)
+{
+	char buf[4096];
+	unsigned long long value = 0;
+	FILE *f = fopen(path, "re");
+	if (f == NULL)
+		return 0;
+	size_t n = fread(buf, 1, sizeof(buf) - 1, f);
+	fclose(f);
+	buf[n] = '\0';
+	const char *at = strstr(buf, key);
+	if (at != NULL)
+		sscanf(at + strlen(key), "%llu", &value);
+	return value;
+}
+
+static uint32_t count_fds(void)
+{
+	uint32_t n = 0;
+	DIR *d = opendir("/proc/self/fd");
+	if (d == NULL)
+		return 0;
+	while (readdir(d) != NULL)
+		n++;
+	closedir(d);
+	return n - 3; /* ".", ".." and the listing's own */
+}
+
+void agent_fill_info(const struct agent *a, Sandgate__InfoReply *r)
+{
+	r->agent_version = AGENT_VERSION;
+	r->protocol_version = PROTOCOL_VERSION;
+	r->n_features = a->feature_count;
+	r->features = (char **)a->features;
+	r->kernel = (char *)a->kernel;
+	r->arch = (char *)a->arch;
+	r->memory_bytes = proc_number("/proc/meminfo", "MemTotal:") * KIB;
+	r->cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+	r->wall_clock_ms = clock_wall_ms();
+	r->agent_instance = (ProtobufCBinaryData){sizeof(a->instance), (uint8_t *)a->instance};
+	r->generation = a->generation;
+	r->pid = (uint32_t)getpid();
+}
+
+void agent_fill_metrics(struct agent *a, Sandgate__MetricsReply *r)
+{
+	struct exec_table_counts c = exec_table_counts(a->table);
+
+	r->memory_total_bytes = proc_number("/proc/meminfo", "MemTotal:") * KIB;
+	r->memory_available_bytes = proc_number("/proc/meminfo", "MemAvailable:") * KIB;
+	r->cpu_usage_us = c.cpu_us;
+	r->execs_running = c.running;
+	r->execs_retained = c.retained;
+	r->retained_bytes = c.retained_bytes;
+	r->sessions = session_set_count(a->sessions);
+	r->agent_rss_bytes = proc_number("/proc/self/status", "VmRSS:") * KIB;
+	r->agent_fds = count_fds();
+	r->leaves = cgroup_tree_leaves(a->tree);
+}

@@ -1,0 +1,37 @@
+/* The inside of the agent, for agent.c (its life) and agent_info.c (what it tells about
+ * itself). Nobody else includes this. */
+#ifndef SANDGATE_AGENT_INTERNAL_H
+#define SANDGATE_AGENT_INTERNAL_H
+
+#include <stdbool.h>
+
+#include "guest-agent/agent.h"
+#include "guest-agent/listen.h"
+#include "guest-agent/session.h"
+
+#define AGENT_FEATURES_MAX 8
+
+struct agent {
+	const struct config *config;
+	struct ev_loop *loop;
+	struct cgroup_tree *tree;
+	struct spawner *spawner;
+	struct exec_table *table;
+	struct session_set *sessions;
+	struct listener *vsock, *local;
+	ev_signal terminate[2];
+	ev_timer shutdown_over;
+	bool execs_ended;
+	void (*on_idle)(void *arg);
+	void *idle_arg;
+	uint8_t instance[16];
+	uint64_t generation;
+	char *features[AGENT_FEATURES_MAX];
+	size_t feature_count;
+	char kernel[65], arch[65];
+};
+
+/* Once, at start. */
+void agent_learn_features(struct agent *a);
+
+#endif

@@ -1,0 +1,28 @@
+/*
+ * The two clocks of the agent, in milliseconds: durations and deadlines are monotonic,
+ * only instants that a person reads are wall-clock time.
+ */
+#ifndef SANDGATE_CLOCK_H
+#define SANDGATE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t clock_us(clockid_t id)
+{
+	struct timespec ts;
+	clock_gettime(id, &ts);
+	return (uint64_t)ts.tv_sec * 1000000u + (uint64_t)ts.tv_nsec / 1000u;
+}
+
+static inline uint64_t clock_mono_ms(void)
+{
+	return clock_us(CLOCK_MONOTONIC) / 1000u;
+}
+
+static inline uint64_t clock_wall_ms(void)
+{
+	return clock_us(CLOCK_REALTIME) / 1000u;
+}
+
+#endif

@@ -1,0 +1,35 @@
+/*
+ * What all execs of one agent share, and what they report to their table. The table fills
+ * it once; execs read it. Tests put a stand-in where processes would be started.
+ */
+#ifndef SANDGATE_EXEC_ENV_H
+#define SANDGATE_EXEC_ENV_H
+
+#include <ev.h>
+
+#include "guest-agent/cgroup.h"
+#include "guest-agent/config.h"
+#include "guest-agent/ring.h"
+#include "guest-agent/spawn.h"
+
+struct exec;
+
+struct exec_env {
+	struct ev_loop *loop;
+	const struct config *config;
+	struct cgroup_tree *tree;
+	struct spawner *spawner;
+	/* spawn_start() and spawn_cancel(), but for tests that must run nothing. */
+	struct spawn *(*spawn)(struct spawner *s, const struct spawn_plan *plan,
+	                       void (*on_done)(const struct spawn_result *r, void *arg),
+	                       void *arg);
+	void (*cancel_spawn)(struct spawn *p);
+	struct ring_budget budget;
+
+	/* The table's; `link` is what it gave to exec_create(). */
+	void (*on_over_budget)(struct exec_env *env, struct exec *reading);
+	void (*on_finished)(struct exec_env *env, void *link);
+	void (*on_unused)(struct exec_env *env, void *link); /* the last peer left */
+};
+
+#endif

@@ -1,0 +1,73 @@
+/*
+ * The inside of an exec, for exec.c (its life), exec_stop.c (ending it) and exec_peer.c
+ * (what sessions ask of it) and
+ * exec_result.c. Nobody else includes this.
+ */
+#ifndef SANDGATE_EXEC_INTERNAL_H
+#define SANDGATE_EXEC_INTERNAL_H
+
+#include "guest-agent/exec.h"
+#include "guest-agent/stdin_feed.h"
+#include "guest-agent/verdict.h"
+
+struct exec {
+	struct exec_env *env;
+	void *link;
+	struct exec_request req;
+	enum exec_state state;
+	struct cgroup_leaf *leaf; /* NULL once given up */
+	struct ring *ring;
+	struct stdin_feed *feed;
+	struct exec_peer *peers, *owner;
+	uint64_t created_mono_ms, started_wall_ms;
+	uint64_t stdin_taken;
+	struct spawn *spawning; /* until on_spawned */
+	pid_t pid;
+	int child_fds[3]; /* the child's ends, until it is spawned */
+
+	ev_io leader;              /* the pidfd */
+	ev_io pipes[RING_STREAMS]; /* fd -1: at its end */
+	size_t owed[RING_STREAMS]; /* in the pipe when the leader ended: read whatever the
+	                              window */
+
+	ev_timer deadline; /* the timeout */
+	ev_timer phase;    /* STARTING: the spawn's deadline; DRAINING: silence */
+	ev_timer kill;     /* from SIGTERM to the kill, then from kill to kill */
+	ev_timer cpu;      /* next look at the CPU time */
+	ev_timer link_lost;
+
+	/* facts */
+	bool spawned, spawn_failed, reaped, drain_over, killed, kill_over, leaf_empty,
+	    leaf_asked;
+	bool kill_leftovers, detached, released;
+	enum verdict_cause cause;
+	Sandgate__CancelReason reason;
+	int leader_code, leader_status; /* CLD_* and si_status */
+	uint64_t reaped_ms, read_ms, killed_ms;
+	struct cgroup_counters counters;
+
+	Sandgate__Result result;
+	Sandgate__SpawnError spawn_error;
+	Sandgate__Uint64Value peak;
+	char fail_message[200];
+};
+
+/* exec.c */
+void exec_step(struct exec *x);
+void exec_interest(struct exec *x); /* recompute which pipes are read */
+void exec_notify(struct exec *x);   /* on_news to every peer */
+void exec_fail_user(struct exec *x);
+
+/* exec_result.c */
+void exec_note_failure(struct exec *x, const char *stage, int errnum);
+void exec_fill_result(struct exec *x);
+
+/* exec_stop.c */
+void exec_stop_init(struct exec *x);
+void exec_stop_timers(struct exec *x);
+void exec_arm_limits(struct exec *x); /* once the process runs */
+void exec_end(struct exec *x, enum verdict_cause cause, Sandgate__CancelReason reason,
+              uint64_t grace_ms);
+void exec_kill(struct exec *x); /* the leaf and the leader, again until CLEARING is over */
+
+#endif

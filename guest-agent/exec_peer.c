@@ -1,0 +1,199 @@
+/* What sessions ask of an exec: attach, stdin, release, and how it is. */
+#include <stdlib.h>
+
+#include "guest-agent/exec_internal.h"
+#include "proto/limits.h"
+
+static bool reads_output(const struct exec_peer *p)
+{
+	return p->role != SANDGATE__ROLE__ROLE_CONTROL;
+}
+
+static void unlink_peer(struct exec *x, struct exec_peer *p)
+{
+	struct exec_peer **at = &x->peers;
+	while (*at != p)
+		at = &(*at)->next;
+	*at = p->next;
+	p->exec = NULL;
+}
+
+/* What an owner has not been sent stays; without an owner the cap alone decides. */
+static void repin(struct exec *x)
+{
+	ring_pin(x->ring, x->owner != NULL ? x->owner->cursor.seq : UINT64_MAX);
+	exec_interest(x);
+}
+
+void exec_attach(struct exec *x, struct exec_peer *p, Sandgate__Role role, uint64_t seq)
+{
+	p->exec = x;
+	p->role = role;
+	p->cursor = (struct ring_cursor){.seq = seq};
+	p->next = x->peers;
+	x->peers = p;
+	if (role != SANDGATE__ROLE__ROLE_OWNER)
+		return;
+
+	struct exec_peer *old = x->owner;
+	x->owner = p;
+	x->detached = false;
+	ev_timer_stop(x->env->loop, &x->link_lost);
+	if (old != NULL) {
+		unlink_peer(x, old);
+		old->on_replaced(old);
+	}
+	repin(x);
+}
+
+static void drop_released(struct exec *x)
+{
+	if (!x->released || x->req.keep_output || x->state != EXEC_FINISHED)
+		return;
+	for (const struct exec_peer *p = x->peers; p != NULL; p = p->next)
+		if (reads_output(p) && p->cursor.seq < ring_end(x->ring))
+			return;
+	ring_drop(x->ring);
+}
+
+void exec_detach(struct exec_peer *p, bool lost)
+{
+	struct exec *x = p->exec;
+	unlink_peer(x, p);
+	if (x->owner == p) {
+		x->owner = NULL;
+		if (lost && x->state != EXEC_FINISHED) {
+			ev_timer_set(&x->link_lost, (double)x->req.link_grace_ms / 1000.0, 0);
+			ev_timer_start(x->env->loop, &x->link_lost);
+		}
+		repin(x);
+	}
+	drop_released(x);
+	if (x->peers == NULL)
+		x->env->on_unused(x->env, x->link);
+}
+
+void exec_consumed(struct exec_peer *p)
+{
+	struct exec *x = p->exec;
+	if (x->owner == p)
+		repin(x);
+	drop_released(x);
+}
+
+void exec_release(struct exec *x)
+{
+	x->released = true;
+	drop_released(x);
+}
+
+int exec_stdin(struct exec *x, const uint64_t *offset, uint8_t *data, size_t len, struct err *e)
+{
+	if (offset != NULL && *offset != exec_stdin_offset(x)) {
+		free(data);
+		return err_field(e, ERR_STDIN_OFFSET, "offset", "the input goes on elsewhere");
+	}
+	if (x->feed == NULL) {
+		free(data);
+		return 0;
+	}
+	if (stdin_feed_push(x->feed, data, len) < 0)
+		return err_set(e, ERR_INTERNAL, "out of memory");
+	x->stdin_taken = stdin_feed_offset(x->feed);
+	return 0;
+}
+
+void exec_close_stdin(struct exec *x)
+{
+	if (x->feed != NULL)
+		stdin_feed_close(x->feed);
+}
+
+uint64_t exec_stdin_offset(const struct exec *x)
+{
+	return x->stdin_taken;
+}
+
+bool exec_stdin_closed(const struct exec *x)
+{
+	return x->feed == NULL || stdin_feed_closed(x->feed);
+}
+
+bool exec_stdin_full(const struct exec *x)
+{
+	return x->feed != NULL && stdin_feed_full(x->feed);
+}
+
+enum exec_state exec_state(const struct exec *x)
+{
+	return x->state;
+}
+
+const struct exec_request *exec_request(const struct exec *x)
+{
+	return &x->req;
+}
+
+struct ring *exec_ring(const struct exec *x)
+{
+	return x->ring;
+}
+
+bool exec_was_started(const struct exec *x)
+{
+	return x->spawned;
+}
+
+uint64_t exec_started_at(const struct exec *x)
+{
+	return x->started_wall_ms;
+}
+
+const Sandgate__Result *exec_result(const struct exec *x)
+{
+	return x->state == EXEC_FINISHED ? &x->result : NULL;
+}
+
+void exec_describe(const struct exec *x, Sandgate__ExecState *s)
+{
+	static const Sandgate__ExecPhase phases[] = {
+	    [EXEC_STARTING] = SANDGATE__EXEC_PHASE__PHASE_STARTING,
+	    [EXEC_RUNNING] = SANDGATE__EXEC_PHASE__PHASE_RUNNING,
+	    [EXEC_DRAINING] = SANDGATE__EXEC_PHASE__PHASE_RUNNING,
+	    [EXEC_CLEARING] = SANDGATE__EXEC_PHASE__PHASE_RUNNING,
+	    [EXEC_FINISHED] = SANDGATE__EXEC_PHASE__PHASE_FINISHED,
+	};
+
+	sandgate__exec_state__init(s);
+	s->exec_id = (char *)x->req.id;
+	s->phase = phases[x->state];
+	s->detached = x->detached;
+	s->started_at_ms = x->started_wall_ms;
+	s->first_sequence = ring_first(x->ring);
+	s->end_sequence = ring_end(x->ring);
+	s->stdin_offset = x->stdin_taken;
+	s->request_digest = (ProtobufCBinaryData){x->req.digest_len, x->req.digest};
+	s->has_deadline = x->state != EXEC_FINISHED && x->req.timeout_ms > 0;
+	if (x->state == EXEC_FINISHED) {
+		s->result = (Sandgate__Result *)&x->result;
+		s->finished_at_ms = x->result.finished_at_ms;
+		s->retained_until_ms = s->finished_at_ms + RETAINED_RESULTS_S * 1000;
+	}
+}
+
+bool exec_has_peers(const struct exec *x)
+{
+	return x->peers != NULL;
+}
+
+bool exec_owns_pid(const struct exec *x, pid_t pid)
+{
+	return x->pid == pid && !x->reaped;
+}
+
+uint64_t exec_cpu_us(struct exec *x)
+{
+	if (x->state == EXEC_FINISHED)
+		return x->result.cpu_user_us + x->result.cpu_system_us;
+	return cgroup_leaf_cpu_us(x->leaf);
+}

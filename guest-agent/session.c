@@ -1,0 +1,450 @@
+#include "guest-agent/session.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "guest-agent/agent.h"
+#include "guest-agent/session_internal.h"
+#include "proto/frame.h"
+#include "proto/limits.h"
+#include "proto/log.h"
+
+#define READ_MIN (4 * KIB)
+
+static void session_destroy(struct session *s)
+{
+	struct session_set *set = s->set;
+
+	if (s->peer.exec != NULL)
+		exec_detach(&s->peer, !s->cancel_seen && !s->exit_sent);
+	if (s->watches_shutdown)
+		agent_shutdown_unwatch(set->agent, s);
+	ev_io_stop(set->loop, &s->readable);
+	ev_io_stop(set->loop, &s->writable);
+	ev_timer_stop(set->loop, &s->timer);
+	if (s->is_dirty)
+		TAILQ_REMOVE(&set->dirty, s, in_dirty);
+	TAILQ_REMOVE(&set->all, s, in_all);
+	set->count--;
+	set->idle_count -= s->state == SESSION_IDLE;
+	close(s->readable.fd);
+	free(s->in);
+	outq_free(&s->out);
+	free(s);
+}
+
+void session_touch(struct session *s)
+{
+	if (s->is_dirty)
+		return;
+	s->is_dirty = true;
+	TAILQ_INSERT_TAIL(&s->set->dirty, s, in_dirty);
+}
+
+void session_put(struct session *s, Sandgate__GuestFrame *g)
+{
+	if (outq_put_message(&s->out, &g->base) < 0) {
+		log_error("session", NULL, "out of memory: the session is closed");
+		s->broken = true;
+	}
+	session_touch(s);
+}
+
+void session_close_when_sent(struct session *s)
+{
+	s->state = SESSION_CLOSING;
+	s->holds_opened = false;
+	ev_timer_stop(s->set->loop, &s->timer);
+	session_touch(s);
+}
+
+void session_refuse(struct session *s, const struct err *e, const uint64_t *offset)
+{
+	Sandgate__GuestFrame g = SANDGATE__GUEST_FRAME__INIT;
+	Sandgate__Refused r = SANDGATE__REFUSED__INIT;
+	Sandgate__Uint64Value right = SANDGATE__UINT64_VALUE__INIT;
+
+	r.code = e->code;
+	r.message = (char *)e->msg;
+	r.field = (char *)e->field;
+	if (offset != NULL) {
+		right.value = *offset;
+		r.offset = &right;
+	}
+	g.body_case = SANDGATE__GUEST_FRAME__BODY_REFUSED;
+	g.refused = &r;
+	session_put(s, &g);
+	session_close_when_sent(s);
+}
+
+/* ---- reading ---- */
+
+static void leave_idle(struct session *s)
+{
+	if (s->state != SESSION_IDLE)
+		return;
+	s->state = SESSION_OPENING;
+	s->set->idle_count--;
+	ev_timer_set(&s->timer, OPEN_DEADLINE_S, 0);
+	ev_timer_start(s->set->loop, &s->timer);
+}
+
+/* False: the frame cannot be handled yet. */
+static bool take_frame(struct session *s, const struct frame *f)
+{
+	struct err e = {0};
+	bool taken = true;
+	Sandgate__HostFrame *h = sandgate__host_frame__unpack(NULL, f->payload_len, f->payload);
+
+	if (h == NULL) {
+		err_set(&e, ERR_PROTOCOL, "a frame is no HostFrame");
+		session_refuse(s, &e, NULL);
+	} else if (s->state == SESSION_SERVING) {
+		taken = session_message(s, h);
+	} else if (h->body_case == SANDGATE__HOST_FRAME__BODY_OPEN) {
+		ev_timer_stop(s->set->loop, &s->timer);
+		s->state = SESSION_SERVING;
+		session_open(s, h->open);
+	} else {
+		err_set(&e, ERR_PROTOCOL, "the first frame is not Open");
+		session_refuse(s, &e, NULL);
+	}
+	sandgate__host_frame__free_unpacked(h, NULL);
+	return taken;
+}
+
+/* Handle whole frames, up to one that has to wait: then the session is not read, and a
+ * host that sends more input without waiting for StdinAck is held by its own socket. */
+static void take_frames(struct session *s)
+{
+	size_t done = 0;
+	struct frame f;
+
+	s->stalled = false;
+	while (s->state == SESSION_OPENING || s->state == SESSION_SERVING) {
+		enum frame_status st =
+		    frame_parse(s->in + done, s->in_len - done, FRAME_MAX_TO_GUEST, &f);
+		if (st == FRAME_TOO_LONG) {
+			struct err e = {0};
+			err_set(&e, ERR_TOO_LARGE, "a frame is over %u bytes",
+			        FRAME_MAX_TO_GUEST);
+			session_refuse(s, &e, NULL);
+		}
+		if (st != FRAME_OK)
+			break;
+		if (!take_frame(s, &f)) {
+			s->stalled = true;
+			break;
+		}
+		done += f.consumed;
+	}
+	if (s->state == SESSION_CLOSING)
+		done = s->in_len; /* what still comes is not heard */
+	s->in_len -= done;
+	if (s->in_len == 0) {
+		free(s->in);
+		s->in = NULL;
+		s->in_room = 0;
+	} else if (done > 0) {
+		memmove(s->in, s->in + done, s->in_len);
+	}
+}
+
+/* The buffer grows with what arrives, never by a length that was only announced. */
+static int make_room(struct session *s)
+{
+	if (s->in_room - s->in_len >= READ_MIN / 2)
+		return 0;
+	size_t room = s->in_room == 0 ? READ_MIN : s->in_room * 2;
+	if (room > FRAME_MAX_TO_GUEST + 2 * READ_MIN)
+		room = FRAME_MAX_TO_GUEST + 2 * READ_MIN;
+	uint8_t *in = realloc(s->in, room);
+	if (in == NULL)
+		return -1;
+	s->in = in;
+	s->in_room = room;
+	return 0;
+}
+
+static void on_readable(struct ev_loop *loop, ev_io *w, int revents)
+{
+	struct session *s = w->data;
+	(void)loop;
+	(void)revents;
+
+	if (make_room(s) < 0) {
+		log_error("session", NULL, "out of memory: the session is closed");
+		session_destroy(s);
+		return;
+	}
+	ssize_t n = read(w->fd, s->in + s->in_len, s->in_room - s->in_len);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0) {
+		session_destroy(s);
+		return;
+	}
+	leave_idle(s);
+	s->in_len += (size_t)n;
+	take_frames(s);
+	session_touch(s);
+}
+
+/* ---- writing ---- */
+
+/* What one write may carry: queued frames, pieces of output, Exit. Headers, gaps and Exit
+ * are encoded here; output lies in the ring. */
+struct batch {
+	struct iovec iov[2 * SESSION_WRITE_FRAMES + 2];
+	int parts;
+	size_t bytes;
+	struct {
+		int part;                 /* its first */
+		struct ring_cursor after; /* the cursor once it is sent */
+		uint8_t header[FRAME_OUTPUT_HEADER_MAX];
+	} pieces[SESSION_WRITE_FRAMES];
+	unsigned piece_count;
+	uint8_t exit[2 * KIB];
+	bool has_exit;
+};
+
+static void batch_add(struct batch *b, const void *data, size_t len)
+{
+	b->iov[b->parts++] = (struct iovec){(void *)(uintptr_t)data, len};
+	b->bytes += len;
+}
+
+static size_t gap_frame(const struct ring_piece *p, uint8_t *out)
+{
+	Sandgate__GuestFrame g = SANDGATE__GUEST_FRAME__INIT;
+	Sandgate__Gap gap = SANDGATE__GAP__INIT;
+	gap.sequence = p->seq;
+	gap.stream = (Sandgate__Stream)p->stream;
+	gap.bytes = p->len;
+	gap.both = p->both;
+	g.body_case = SANDGATE__GUEST_FRAME__BODY_GAP;
+	g.gap = &gap;
+	return frame_write(&g.base, out);
+}
+
+static void batch_fill(struct batch *b, const struct session *s)
+{
+	b->parts = 0;
+	b->bytes = 0;
+	b->piece_count = 0;
+	b->has_exit = false;
+	if (outq_len(&s->out) > 0)
+		batch_add(b, outq_data(&s->out), outq_len(&s->out));
+	if (!s->started_sent || s->exit_sent || s->state != SESSION_SERVING)
+		return;
+
+	struct ring_cursor at = s->peer.cursor;
+	struct ring_piece p;
+	while (b->piece_count < SESSION_WRITE_FRAMES && b->bytes < SESSION_WRITE_BUDGET &&
+	       ring_next(exec_ring(s->peer.exec), &at, &p)) {
+		uint8_t *header = b->pieces[b->piece_count].header;
+		b->pieces[b->piece_count].part = b->parts;
+		b->pieces[b->piece_count++].after = at;
+		if (p.data == NULL) {
+			batch_add(b, header, gap_frame(&p, header));
+		} else {
+			batch_add(b, header,
+			          frame_output_header(header, p.seq, p.stream, p.len));
+			batch_add(b, p.data, p.len);
+		}
+	}
+	if (session_wants_exit(s, &at)) {
+		Sandgate__GuestFrame g = SANDGATE__GUEST_FRAME__INIT;
+		Sandgate__Exit x = SANDGATE__EXIT__INIT;
+		session_exit_frame(s, &g, &x);
+		if (frame_size(&g.base) <= sizeof(b->exit)) {
+			batch_add(b, b->exit, frame_write(&g.base, b->exit));
+			b->has_exit = true;
+		}
+	}
+}
+
+/* `sent` bytes left. A frame that left in part is kept as bytes, so that its rest follows
+ * whatever becomes of the ring; frames behind it are made anew next time. */
+static int batch_account(struct batch *b, struct session *s, size_t sent)
+{
+	size_t queued = outq_len(&s->out);
+	size_t first = sent < queued ? sent : queued, at = queued;
+
+	outq_drop(&s->out, first);
+	if (sent < queued)
+		return 0;
+	for (unsigned i = 0; i <= b->piece_count; i++) {
+		bool is_exit = i == b->piece_count;
+		if (sent <= at || (is_exit && !b->has_exit))
+			break;
+		int from = is_exit ? b->parts - 1 : b->pieces[i].part;
+		int to = is_exit                  ? b->parts
+		         : i + 1 < b->piece_count ? b->pieces[i + 1].part
+		                                  : b->parts - b->has_exit;
+		if (is_exit)
+			s->exit_sent = true;
+		else
+			s->peer.cursor = b->pieces[i].after;
+		for (int k = from; k < to; k++) {
+			size_t len = b->iov[k].iov_len;
+			size_t gone = sent > at ? sent - at : 0;
+			if (gone < len &&
+			    outq_put_bytes(&s->out, (uint8_t *)b->iov[k].iov_base + gone,
+			                   len - gone) < 0)
+				return -1;
+			at += len;
+		}
+	}
+	return 0;
+}
+
+static int write_batch(struct session *s)
+{
+	struct batch b;
+	batch_fill(&b, s);
+	if (b.bytes == 0)
+		return 0;
+	struct msghdr msg = {.msg_iov = b.iov, .msg_iovlen = (size_t)b.parts};
+	ssize_t n = sendmsg(s->readable.fd, &msg, MSG_NOSIGNAL);
+	if (n < 0 && errno != EAGAIN && errno != EINTR)
+		return -1;
+	if (n > 0 && batch_account(&b, s, (size_t)n) < 0)
+		return -1;
+	if (n > 0 && s->peer.exec != NULL)
+		exec_consumed(&s->peer);
+	return 0;
+}
+
+static bool has_more(const struct session *s)
+{
+	return outq_len(&s->out) > 0 ||
+	       (s->state == SESSION_SERVING && s->started_sent && !s->exit_sent &&
+	        (s->peer.cursor.seq < ring_end(exec_ring(s->peer.exec)) ||
+	         session_wants_exit(s, &s->peer.cursor)));
+}
+
+static void session_flush(struct session *s)
+{
+	session_pull(s);
+	if (s->stalled && s->acks_owed == 0)
+		take_frames(s);
+	if (s->holds_opened)
+		return;
+	if (s->broken || write_batch(s) < 0 ||
+	    (s->state == SESSION_CLOSING && outq_len(&s->out) == 0)) {
+		session_destroy(s);
+		return;
+	}
+	if (has_more(s))
+		ev_io_start(s->set->loop, &s->writable);
+	else
+		ev_io_stop(s->set->loop, &s->writable);
+	if (s->stalled)
+		ev_io_stop(s->set->loop, &s->readable);
+	else
+		ev_io_start(s->set->loop, &s->readable);
+}
+
+static void on_flush(struct ev_loop *loop, ev_prepare *w, int revents)
+{
+	struct session_set *set = w->data;
+	struct session *s;
+	(void)loop;
+	(void)revents;
+
+	while ((s = TAILQ_FIRST(&set->dirty)) != NULL) {
+		TAILQ_REMOVE(&set->dirty, s, in_dirty);
+		s->is_dirty = false;
+		session_flush(s);
+	}
+}
+
+static void on_writable(struct ev_loop *loop, ev_io *w, int revents)
+{
+	(void)loop;
+	(void)revents;
+	session_touch(w->data);
+}
+
+static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	struct session *s = w->data;
+	(void)loop;
+	(void)revents;
+
+	if (s->state == SESSION_OPENING) {
+		session_destroy(s);
+		return;
+	}
+	s->holds_opened = false;
+	session_touch(s);
+}
+
+/* ---- the set ---- */
+
+struct session_set *session_set_create(struct agent *a, struct ev_loop *loop)
+{
+	struct session_set *set = calloc(1, sizeof(*set));
+	if (set == NULL)
+		return NULL;
+	set->agent = a;
+	set->loop = loop;
+	TAILQ_INIT(&set->all);
+	TAILQ_INIT(&set->dirty);
+	ev_prepare_init(&set->flush, on_flush);
+	set->flush.data = set;
+	ev_prepare_start(loop, &set->flush);
+	return set;
+}
+
+void session_set_destroy(struct session_set *set)
+{
+	if (set == NULL)
+		return;
+	while (!TAILQ_EMPTY(&set->all))
+		session_destroy(TAILQ_FIRST(&set->all));
+	ev_prepare_stop(set->loop, &set->flush);
+	free(set);
+}
+
+unsigned session_set_count(const struct session_set *set)
+{
+	return set->count;
+}
+
+static void close_oldest_idle(struct session_set *set)
+{
+	struct session *s;
+	TAILQ_FOREACH (s, &set->all, in_all) {
+		if (s->state == SESSION_IDLE) {
+			session_destroy(s);
+			return;
+		}
+	}
+}
+
+void session_create(struct session_set *set, int fd)
+{
+	struct session *s = set->count < SESSIONS_MAX ? calloc(1, sizeof(*s)) : NULL;
+	if (s == NULL) {
+		log_warn("session", NULL, "a connection is refused: too many, or no memory");
+		close(fd);
+		return;
+	}
+	s->set = set;
+	ev_io_init(&s->readable, on_readable, fd, EV_READ);
+	ev_io_init(&s->writable, on_writable, fd, EV_WRITE);
+	ev_timer_init(&s->timer, on_timer, 0, 0);
+	s->readable.data = s->writable.data = s->timer.data = s;
+	session_ops_init(s);
+	TAILQ_INSERT_TAIL(&set->all, s, in_all);
+	set->count++;
+	if (++set->idle_count > SESSIONS_UNOPENED_MAX)
+		close_oldest_idle(set);
+	ev_io_start(set->loop, &s->readable);
+}

@@ -1,0 +1,359 @@
+#include <signal.h>
+#include <stdio.h>
+
+#include "tests/agent_fixture.h"
+
+/* Run `m` to its end as its owner. */
+static struct transcript run(Sandgate__Exec *m)
+{
+	struct host *h = host_exec(m);
+	struct transcript t;
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OPENED);
+	t = host_read_all(h, 0);
+	ck_assert_msg(t.result != NULL, "refused: %s", t.last->refused->message);
+	host_close(h);
+	return t;
+}
+
+static struct transcript run_cmd(const char *cmd)
+{
+	Sandgate__Exec m = exec_message("x", cmd);
+	return run(&m);
+}
+
+START_TEST(exit_code_and_both_streams_are_reported)
+{
+	struct transcript t = run_cmd("echo out; echo err >&2; exit 5");
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
+	ck_assert_int_eq(t.result->exit_code, 5);
+	ck_assert_str_eq(t.out[0], "out\n");
+	ck_assert_str_eq(t.out[1], "err\n");
+	ck_assert_uint_eq(t.result->stdout_bytes, 4);
+	ck_assert(t.started && !t.existing);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(death_by_a_signal_of_its_own_is_signaled)
+{
+	struct transcript t = run_cmd("kill -9 $$");
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_SIGNALED);
+	ck_assert_int_eq(t.result->exit_code, 137);
+	ck_assert_uint_eq(t.result->signal, SIGKILL);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(exit_137_is_an_exit)
+{
+	struct transcript t = run_cmd("exit 137");
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
+	ck_assert_int_eq(t.result->exit_code, 137);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(timeout_keeps_what_was_printed)
+{
+	Sandgate__Exec m = exec_message("x", "echo partial; sleep 60");
+	m.timeout_ms = 300;
+	struct transcript t = run(&m);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
+	ck_assert_int_eq(t.result->exit_code, 124);
+	ck_assert_str_eq(t.out[0], "partial\n");
+	ck_assert_uint_ge(t.result->duration_ms, 300);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(timeout_is_a_timeout_even_if_a_trap_exits_0)
+{
+	Sandgate__Exec m =
+	    exec_message("x", "trap 'exit 0' TERM; while :; do sleep 0.05; done");
+	m.timeout_ms = 300;
+	m.grace_ms = 5000;
+	struct transcript t = run(&m);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
+	ck_assert_uint_lt(t.result->duration_ms, 3000);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(a_stopped_or_deaf_process_is_killed_after_the_grace)
+{
+	Sandgate__Exec m = exec_message("x", "trap '' TERM; kill -STOP $$; sleep 60; sleep 60");
+	m.timeout_ms = 200;
+	struct transcript t = run(&m);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
+	ck_assert_uint_ge(t.result->duration_ms, 400);
+	ck_assert(!t.result->cleanup_pending);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(cancel_ends_it_with_its_reason)
+{
+	Sandgate__Exec m = exec_message("x", "echo up; sleep 60");
+	Sandgate__Cancel c = SANDGATE__CANCEL__INIT;
+	struct host *h = host_exec(&m);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OPENED);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_STARTED);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OUTPUT);
+	c.reason = SANDGATE__CANCEL_REASON__CANCEL_KILLED;
+	host_send(h, SANDGATE__HOST_FRAME__BODY_CANCEL, &c);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_DONE);
+	struct transcript t = host_read_all(h, 3);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_CANCELLED);
+	ck_assert_int_eq(t.result->cancel_reason, SANDGATE__CANCEL_REASON__CANCEL_KILLED);
+	transcript_free(&t);
+	host_close(h);
+}
+END_TEST
+
+START_TEST(missing_cwd_runs_nothing_and_names_the_stage)
+{
+	Sandgate__Exec m = exec_message("x", "echo leaked");
+	m.cwd = (ProtobufCBinaryData){5, (uint8_t *)"/nope"};
+	struct transcript t = run(&m);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_SPAWN_FAILED);
+	ck_assert_int_eq(t.result->exit_code, 127);
+	ck_assert_str_eq(t.result->spawn_error->stage, "chdir");
+	ck_assert_int_eq(t.result->spawn_error->error_number, ENOENT);
+	ck_assert(strstr(t.result->spawn_error->message, "/nope") != NULL);
+	ck_assert(!t.started);
+	ck_assert_uint_eq(t.len[0], 0);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(unknown_user_is_a_spawn_failure)
+{
+	Sandgate__Exec m = exec_message("x", "id -u");
+	m.user = (ProtobufCBinaryData){5, (uint8_t *)"ghost"};
+	struct transcript t = run(&m);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_SPAWN_FAILED);
+	ck_assert_str_eq(t.result->spawn_error->stage, "user");
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(unknown_program_is_127)
+{
+	Sandgate__Exec m = exec_message("x", "");
+	ProtobufCBinaryData argv[] = {{12, (uint8_t *)"no-such-prog"}};
+	m.argv = argv;
+	m.n_argv = 1;
+	struct transcript t = run(&m);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_SPAWN_FAILED);
+	ck_assert_int_eq(t.result->exit_code, 127);
+	ck_assert_str_eq(t.result->spawn_error->stage, "execve");
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(background_child_does_not_hold_the_result)
+{
+	struct transcript t = run_cmd("sleep 5 & echo hi");
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
+	ck_assert_str_eq(t.out[0], "hi\n");
+	ck_assert_uint_lt(t.result->finished_at_ms - t.result->started_at_ms, 2000);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(output_after_the_leaders_exit_is_kept_while_it_flows)
+{
+	struct transcript t = run_cmd("(sleep 0.05; echo late) & echo hi");
+	ck_assert_str_eq(t.out[0], "hi\nlate\n");
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(chatty_leftover_is_cut_at_the_drain_limit)
+{
+	struct transcript t =
+	    run_cmd("(while :; do echo x; sleep 0.02; done) & echo $! >&2; exit 3");
+	uint64_t took = t.result->finished_at_ms - t.result->started_at_ms;
+	ck_assert_int_eq(t.result->exit_code, 3);
+	ck_assert_uint_ge(took, DRAIN_MAX_MS - 100);
+	ck_assert_uint_lt(took, DRAIN_MAX_MS + 1500);
+	kill((pid_t)atoi(t.out[1]), SIGKILL);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(leftover_is_not_killed_by_sigpipe)
+{
+	struct transcript t = run_cmd("(sleep 0.4; echo a; echo b; sleep 60) & echo $!");
+	pid_t left = (pid_t)atoi(t.out[0]);
+	turn_for(0.6);
+	ck_assert_int_eq(kill(left, 0), 0);
+	kill(left, SIGKILL);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(tail_of_output_is_never_lost)
+{
+	for (int i = 0; i < 30; i++) {
+		char id[16];
+		snprintf(id, sizeof(id), "t%d", i);
+		Sandgate__Exec m = exec_message(id, "seq 1 10000; exit 5");
+		struct transcript t = run(&m);
+		ck_assert_uint_eq(t.len[0], 48894);
+		ck_assert_str_eq(t.out[0] + 48894 - 6, "10000\n");
+		ck_assert_int_eq(t.result->exit_code, 5);
+		transcript_free(&t);
+	}
+}
+END_TEST
+
+START_TEST(both_streams_drain_together)
+{
+	struct transcript t = run_cmd("head -c 1000000 /dev/zero | tr '\\0' e >&2;"
+	                              "head -c 1000000 /dev/zero | tr '\\0' o");
+	ck_assert_uint_eq(t.len[0], 1000000);
+	ck_assert_uint_eq(t.len[1], 1000000);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(merged_streams_are_stdout)
+{
+	Sandgate__Exec m = exec_message("x", "echo a; echo b >&2; echo c");
+	m.merge_stderr = 1;
+	struct transcript t = run(&m);
+	ck_assert_str_eq(t.out[0], "a\nb\nc\n");
+	ck_assert_uint_eq(t.len[1], 0);
+	transcript_free(&t);
+}
+END_TEST
+
+/* ---- stdin ---- */
+
+START_TEST(without_stdin_a_reader_sees_the_end)
+{
+	struct transcript t = run_cmd("cat; echo done");
+	ck_assert_str_eq(t.out[0], "done\n");
+	transcript_free(&t);
+}
+END_TEST
+
+static struct transcript run_with_input(const char *cmd, size_t len)
+{
+	static uint8_t input[MIB];
+	Sandgate__Exec m = exec_message("x", cmd);
+	memset(input, 'x', sizeof(input));
+	m.stdin = (ProtobufCBinaryData){len, input};
+	return run(&m);
+}
+
+START_TEST(stdin_reaches_the_command_and_ends)
+{
+	struct transcript t = run_with_input("cat; echo done", 3);
+	ck_assert_str_eq(t.out[0], "xxxdone\n");
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(a_mebibyte_of_stdin_goes_through_and_back)
+{
+	struct transcript t = run_with_input("cat", MIB);
+	ck_assert_uint_eq(t.len[0], MIB);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(stdin_that_nobody_reads_is_no_failure)
+{
+	struct transcript t = run_with_input("true", MIB);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
+	ck_assert_int_eq(t.result->exit_code, 0);
+	transcript_free(&t);
+}
+END_TEST
+
+/* ---- the process's surroundings ---- */
+
+START_TEST(environment_is_built_in_order)
+{
+	Sandgate__EnvVar a = SANDGATE__ENV_VAR__INIT, *env[] = {&a};
+	Sandgate__Exec m = exec_message("x", "echo $HOME:$USER:$LANG:$A:$B");
+	a.name = (ProtobufCBinaryData){1, (uint8_t *)"A"};
+	a.value = (ProtobufCBinaryData){1, (uint8_t *)"2"};
+	m.env = env;
+	m.n_env = 1;
+	struct err e;
+	ck_assert_int_eq(config_set(&fixture_config, "env", "A=1", &e), 0);
+	ck_assert_int_eq(config_set(&fixture_config, "env", "B=1", &e), 0);
+	struct transcript t = run(&m);
+	ck_assert_str_eq(t.out[0], "/root:root:C.UTF-8:2:1\n");
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(command_over_the_string_limit_still_runs)
+{
+	size_t len = 3 * ARG_STRING_MAX;
+	char *cmd = malloc(len + 1);
+	memset(cmd, ' ', len);
+	memcpy(cmd, "echo $0;", 8);
+	memcpy(cmd + len - 6, "exit 9", 6);
+	cmd[len] = '\0';
+	struct transcript t = run_cmd(cmd);
+	ck_assert_str_eq(t.out[0], "/bin/sh\n");
+	ck_assert_int_eq(t.result->exit_code, 9);
+	transcript_free(&t);
+	free(cmd);
+}
+END_TEST
+
+START_TEST(nothing_of_the_agent_is_inherited)
+{
+	struct transcript t = run_cmd("exec grep -E '^Sig(Blk|Ign)' /proc/self/status");
+	ck_assert_str_eq(t.out[0], "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+	transcript_free(&t);
+	Sandgate__Exec m = exec_message("y", "ls /proc/self/fd");
+	t = run(&m);
+	ck_assert_str_eq(t.out[0], "0\n1\n2\n3\n"); /* 3 is ls's own */
+	transcript_free(&t);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("exec");
+	TCase *tc = tcase_create("exec");
+	tcase_add_checked_fixture(tc, fixture_setup, NULL);
+	tcase_set_timeout(tc, 60);
+	tcase_add_test(tc, exit_code_and_both_streams_are_reported);
+	tcase_add_test(tc, death_by_a_signal_of_its_own_is_signaled);
+	tcase_add_test(tc, exit_137_is_an_exit);
+	tcase_add_test(tc, timeout_keeps_what_was_printed);
+	tcase_add_test(tc, timeout_is_a_timeout_even_if_a_trap_exits_0);
+	tcase_add_test(tc, a_stopped_or_deaf_process_is_killed_after_the_grace);
+	tcase_add_test(tc, cancel_ends_it_with_its_reason);
+	tcase_add_test(tc, missing_cwd_runs_nothing_and_names_the_stage);
+	tcase_add_test(tc, unknown_user_is_a_spawn_failure);
+	tcase_add_test(tc, unknown_program_is_127);
+	tcase_add_test(tc, background_child_does_not_hold_the_result);
+	tcase_add_test(tc, output_after_the_leaders_exit_is_kept_while_it_flows);
+	tcase_add_test(tc, chatty_leftover_is_cut_at_the_drain_limit);
+	tcase_add_test(tc, leftover_is_not_killed_by_sigpipe);
+	tcase_add_test(tc, tail_of_output_is_never_lost);
+	tcase_add_test(tc, both_streams_drain_together);
+	tcase_add_test(tc, merged_streams_are_stdout);
+	tcase_add_test(tc, without_stdin_a_reader_sees_the_end);
+	tcase_add_test(tc, stdin_reaches_the_command_and_ends);
+	tcase_add_test(tc, a_mebibyte_of_stdin_goes_through_and_back);
+	tcase_add_test(tc, stdin_that_nobody_reads_is_no_failure);
+	tcase_add_test(tc, environment_is_built_in_order);
+	tcase_add_test(tc, command_over_the_string_limit_still_runs);
+	tcase_add_test(tc, nothing_of_the_agent_is_inherited);
+	suite_add_tcase(s, tc);
+	SRunner *r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}
