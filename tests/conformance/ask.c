@@ -143,7 +143,8 @@ Sandgate__Refused *ask_next_refused(struct conn *c, enum err_code code)
 {
 	Sandgate__GuestFrame *m = conn_recv(c, CONN_WAIT_MS);
 
-	if (m && m->body_case == SANDGATE__GUEST_FRAME__BODY_OPENED)
+	while (m && (m->body_case == SANDGATE__GUEST_FRAME__BODY_OPENED ||
+	             m->body_case == SANDGATE__GUEST_FRAME__BODY_STARTED))
 		m = conn_recv(c, CONN_WAIT_MS);
 	if (!m || m->body_case != SANDGATE__GUEST_FRAME__BODY_REFUSED)
 		fail("expected refused, got %s", kind(m));
@@ -280,6 +281,8 @@ void ask_until(struct conn *c, const char *word)
 
 	while (!seen.len[0] || !strstr((char *)seen.bytes[0], word)) {
 		Sandgate__GuestFrame *m = conn_recv(c, CONN_WAIT_MS);
+		if (m && m->body_case == SANDGATE__GUEST_FRAME__BODY_STARTED)
+			continue;
 		if (!m || m->body_case != SANDGATE__GUEST_FRAME__BODY_OUTPUT)
 			fail("expected output holding '%s', got %s", word, kind(m));
 		seen.sequence = m->output->sequence;

@@ -18,21 +18,29 @@ static void opened_tells(const struct target *t)
 	       o->agent_instance.len);
 }
 
-static void try_version(const struct target *t, uint32_t version)
+static struct conn *try_version(const struct target *t, uint32_t version)
 {
-	Sandgate__Ping ping = SANDGATE__PING__INIT;
+	static Sandgate__Ping ping = SANDGATE__PING__INIT;
 	Sandgate__HostFrame *frame = ask_open(t, SANDGATE__OPEN__OP_PING, &ping);
 	struct conn *c = conn_dial(t);
 
 	frame->open->protocol_version = version;
 	conn_send(c, frame);
-	ask_next_refused(c, ERR_INCOMPATIBLE);
+	return c;
 }
 
-static void other_version(const struct target *t)
+static void older_version(const struct target *t)
 {
-	try_version(t, 0);
-	try_version(t, 999999);
+	ask_next_refused(try_version(t, PROTOCOL_VERSION_MIN - 1), ERR_INCOMPATIBLE);
+}
+
+static void newer_version(const struct target *t)
+{
+	struct conn *c = try_version(t, 999999);
+	Sandgate__Opened *o = ask_next(c, SANDGATE__GUEST_FRAME__BODY_OPENED)->opened;
+
+	expect(o->protocol_version == PROTOCOL_VERSION, "it claims to speak version %u",
+	       o->protocol_version);
 }
 
 static void wrong_token(const struct target *t)
@@ -139,7 +147,8 @@ static void many_silent_sessions(const struct target *t)
 
 static const struct check checks[] = {
     {2, "Opened tells version and instance", opened_tells},
-    {2, "another protocol version is refused", other_version},
+    {2, "a version that is too old is refused", older_version},
+    {2, "a newer host is answered in the agent's version", newer_version},
     {2, "a wrong or missing token is refused", wrong_token},
     {2, "a first frame that is not Open is refused", first_is_not_open},
     {2, "a second Open is refused", second_open},

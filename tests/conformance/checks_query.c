@@ -126,8 +126,9 @@ static void forget_running(const struct target *t)
 	struct conn *c = ask_start(t, &e);
 
 	ask_forget(t, e.exec_id);
-	while (conn_recv(c, CONN_WAIT_MS))
-		;
+	struct ask_end end = ask_end(c, 0);
+	expect(end.result->outcome == SANDGATE__OUTCOME__OUTCOME_CANCELLED, "outcome %d",
+	       end.result->outcome);
 	info_body.exec_id = e.exec_id;
 	ask_refused(t, SANDGATE__OPEN__OP_EXEC_INFO, &info_body, ERR_EXEC_NOT_FOUND);
 }

@@ -183,6 +183,7 @@ static void narrowed(const struct target *t)
 	    "CapEff:\t0000000000000020\nCapBnd:\t0000000000000020\nNoNewPrivs:\t1\n");
 
 	keep[0] = "CAP_NO_SUCH";
+	e.exec_id = ask_id();
 	Sandgate__Refused *r = ask_refused(t, SANDGATE__OPEN__OP_EXEC, &e, ERR_INVALID_FIELD);
 	expect(strncmp(r->field, "capabilities", 12) == 0, "field '%s'", r->field);
 }

@@ -130,7 +130,7 @@ static void unread(const struct target *t)
 	e.stdin_open = true;
 	ask_start(t, &e);
 	struct conn *side = control(t, e.exec_id);
-	for (int i = 0; i < 16; i++)
+	for (int i = 0; i < 5; i++)
 		feed(side, NULL, data, sizeof(data));
 	ask_alive(t);
 	uint64_t taken = ask_state(t, e.exec_id)->stdin_offset;
