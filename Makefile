@@ -40,7 +40,7 @@ TEST_LDLIBS   := -lcheck -lsubunit -lrt
 AGENT  := $(B)/guest-agent/guest-agent
 BRIDGE := $(B)/host-bridge/host-bridge
 CHECKS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/check_*.c))
-RELEASE_AGENT := build/release/guest-agent/guest-agent
+ROOTFS := $(B)/rootfs
 C_FILES := $(wildcard proto/*.[ch] guest-agent/*.[ch] host-bridge/*.[ch] host-bridge/*/*.[ch] \
                       tests/*.[ch] tests/*/*.[ch])
 CONFORMANCE := $(B)/tests/conformance/conformance
@@ -96,21 +96,30 @@ $(LLHTTP_SRC) $(DEPS)/llhttp/include/llhttp.h &:
 deps:  ## install what building and testing need (Debian packages)
 	rootfs/deps
 
-rootfs: $(RELEASE_AGENT)  ## build the guest images and the base template
-	@rootfs/deps
-	rootfs/build $(RELEASE_AGENT) build/rootfs
+rootfs: $(AGENT)  ## build the guest images and the base template
+	rootfs/build $(AGENT) $(ROOTFS)
 
-demo: deps all rootfs  ## run commands in a microVM and show every reply
-	tests/demo $(BRIDGE)
+# These install first and then build, whatever -j says.
+demo: deps  ## run commands in a microVM and show every reply
+	$(MAKE) all rootfs
+	tests/demo $(BRIDGE) $(ROOTFS)
 
-serve: deps all rootfs  ## keep the bridge up (SANDGATE_LISTEN, SANDGATE_TOKEN, SANDGATE_LAUNCHER)
-	$(BRIDGE) serve --state-dir build/state --rootfs-dir build/rootfs
+serve: deps  ## keep the bridge up (SANDGATE_LISTEN, SANDGATE_TOKEN, SANDGATE_LAUNCHER)
+	$(MAKE) all rootfs
+	$(BRIDGE) serve --state-dir build/state --rootfs-dir $(ROOTFS)
 
 test: deps  ## run every test layer; does all its own set-up
 	tests/run
 
-bench: deps all rootfs  ## measure against the machine's own floor; table and build/bench.json
-	tests/bench/run build/bench.json
+bench: deps  ## measure against the machine's own floor; table and build/bench.json
+	$(MAKE) all rootfs $(B)/tests/bench/bench-driver $(B)/tests/bench/guest-bench
+	SANDGATE_BUILD=$(B) tests/bench/run build/bench.json
+
+$(B)/tests/bench/guest-bench: $(B)/tests/bench/guest_bench.o
+	$(CC) $(CFLAGS) $(LDFLAGS) -static -o $@ $^
+
+$(B)/tests/bench/bench-driver: $(B)/tests/bench/driver.o
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^
 
 fuzz: deps  ## run the fuzzers (FUZZ_SECONDS each, default 60)
 	tests/fuzz/run $(or $(FUZZ_SECONDS),60)
@@ -128,7 +137,7 @@ headers: $(PB).h
 		$(CC) $(CPPFLAGS) -MF /dev/null $(CFLAGS) -fsyntax-only -x c $$h; done
 
 clean:  ## remove what was built, keep downloaded packages
-	rm -rf build/release build/san build/rootfs
+	rm -rf build/release build/san build/state
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
