@@ -72,6 +72,8 @@ static int on_body(llhttp_t *ll, const char *at, size_t len)
 {
 	struct http_parse *p = ll->data;
 
+	if (len == 0) /* the input ended where the body goes on */
+		return 0;
 	p->event = HTTP_EV_DATA;
 	p->data = at;
 	p->data_len = len;
