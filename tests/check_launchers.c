@@ -1,0 +1,342 @@
+/* Launchers with real VMs: create, ask the agent, delete; nothing of it is left behind; and
+ * a second bridge takes up what the first one made. What this machine lacks is skipped with
+ * its reason: the agent next to this program, the guest image in SANDGATE_ROOTFS (or
+ * build/rootfs), the VMM. */
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <ftw.h>
+#include <libgen.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host-bridge/device/vsock_device.h"
+#include "host-bridge/sandbox/launcher.h"
+#include "host-bridge/sandbox/sandbox.h"
+#include "proto/limits.h"
+
+static struct ev_loop *loop;
+static struct sandbox_set *set;
+static char state_dir[64], agent[PATH_MAX];
+static char rootfs[PATH_MAX];
+static const char *launcher;
+static bool ready, done, ponged;
+static struct err failure;
+
+static int on_file(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
+static void on_watchdog(struct ev_loop *l, ev_timer *w, int revents)
+{
+	(void)l;
+	(void)w;
+	(void)revents;
+	ck_abort_msg("nothing happened");
+}
+
+#define UNTIL(cond)                                        \
+	do {                                               \
+		ev_timer dog;                              \
+		ev_timer_init(&dog, on_watchdog, 60., 0.); \
+		ev_timer_start(loop, &dog);                \
+		while (!(cond))                            \
+			ev_run(loop, EVRUN_ONCE);          \
+		ev_timer_stop(loop, &dog);                 \
+	} while (0)
+
+static void on_ready(struct sandbox *s, const struct err *e, void *arg)
+{
+	(void)s;
+	(void)arg;
+	ready = true;
+	if (e != NULL)
+		failure = *e;
+}
+
+static void on_done(void *arg)
+{
+	(void)arg;
+	done = true;
+}
+
+static void on_frame(struct link *l, const Sandgate__GuestFrame *f, void *owner)
+{
+	(void)owner;
+	ponged = f->body_case == SANDGATE__GUEST_FRAME__BODY_PONG;
+	link_destroy(l, false);
+}
+
+static void on_closed(struct link *l, const struct err *why, bool sent,
+                      const Sandgate__Refused *refused, void *owner)
+{
+	(void)l;
+	(void)sent;
+	(void)refused;
+	(void)owner;
+	ck_abort_msg("%s", why->msg);
+}
+
+static void start_bridge(void)
+{
+	struct err e = {0};
+	struct sandbox_set_config c = {.state_dir = state_dir,
+	                               .rootfs_dir = rootfs,
+	                               .node = "n1",
+	                               .launcher = launcher,
+	                               .agent_path = agent};
+	loop = ev_loop_new(0);
+	set = sandbox_set_create(loop, &c, &e);
+	ck_assert_msg(set != NULL, "%s", e.msg);
+	ck_assert_int_eq(sandbox_set_adopt(set, &e), 0);
+}
+
+static void stop_bridge(void)
+{
+	sandbox_set_destroy(set);
+	ev_loop_destroy(loop);
+}
+
+static void setup(void)
+{
+	strcpy(state_dir, "/tmp/sgl.XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(state_dir));
+	ready = done = ponged = false;
+	memset(&failure, 0, sizeof(failure));
+	start_bridge();
+}
+
+static void teardown(void)
+{
+	stop_bridge();
+	nftw(state_dir, on_file, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Processes of this machine whose working directory or root is below the state directory,
+ * or that name it in their arguments. */
+static int processes(void)
+{
+	char path[PATH_MAX], text[4096];
+	int n = 0;
+	DIR *proc = opendir("/proc");
+	for (struct dirent *d; (d = readdir(proc)) != NULL;) {
+		if (d->d_name[0] < '0' || d->d_name[0] > '9' || atoi(d->d_name) == getpid())
+			continue;
+		bool ours = false;
+		static const char *const links[] = {"cwd", "root"};
+		for (int i = 0; i < 2; i++) {
+			snprintf(path, sizeof(path), "/proc/%s/%s", d->d_name, links[i]);
+			ssize_t len = readlink(path, text, sizeof(text) - 1);
+			text[len > 0 ? len : 0] = '\0';
+			ours |= strncmp(text, state_dir, strlen(state_dir)) == 0;
+		}
+		snprintf(path, sizeof(path), "/proc/%s/cmdline", d->d_name);
+		FILE *f = fopen(path, "re");
+		size_t len = f != NULL ? fread(text, 1, sizeof(text), f) : 0;
+		if (f != NULL)
+			fclose(f);
+		ours |= memmem(text, len, state_dir, strlen(state_dir)) != NULL;
+		n += ours;
+	}
+	closedir(proc);
+	return n;
+}
+
+static int files(void)
+{
+	char path[PATH_MAX];
+	int n = 0;
+	snprintf(path, sizeof(path), "%s/vm", state_dir);
+	DIR *dir = opendir(path);
+	for (struct dirent *d; (d = readdir(dir)) != NULL;)
+		n += d->d_name[0] != '.';
+	closedir(dir);
+	return n;
+}
+
+static struct sandbox *create(void)
+{
+	struct err e = {0};
+	struct sandbox_spec spec = {.template = "base", .workspace = "w", .ttl_seconds = 600};
+	struct sandbox *s = sandbox_create(set, &spec, on_ready, NULL, &e);
+	ck_assert_msg(s != NULL, "%s", e.msg);
+	UNTIL(ready);
+	ck_assert_msg(failure.code == ERR_NONE, "%s", failure.msg);
+	return s;
+}
+
+static void ping(struct sandbox *s)
+{
+	static const struct link_handlers handlers = {.on_frame = on_frame,
+	                                              .on_closed = on_closed};
+	struct err e = {0};
+	Sandgate__Open open = SANDGATE__OPEN__INIT;
+	Sandgate__Ping p = SANDGATE__PING__INIT;
+	struct link *l = sandbox_link(s, &e);
+	ck_assert_msg(l != NULL, "%s", e.msg);
+	open.op_case = SANDGATE__OPEN__OP_PING;
+	open.ping = &p;
+	ponged = false;
+	ck_assert_int_eq(link_open(l, &open, 5000, &handlers, NULL, &e), 0);
+	UNTIL(ponged);
+}
+
+static void delete (struct sandbox *s)
+{
+	sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, on_done, NULL);
+	UNTIL(done);
+}
+
+START_TEST(created_sandbox_answers_and_leaves_nothing)
+{
+	struct sandbox *s = create();
+	ck_assert_int_eq(sandbox_status(s), SANDBOX_RUNNING);
+	ck_assert_int_gt(processes(), 0);
+	ping(s);
+	json_t *j = sandbox_json(s);
+	ck_assert_ptr_nonnull(
+	    json_string_value(json_object_get(json_object_get(j, "agent"), "version")));
+	json_decref(j);
+	char id[128];
+	snprintf(id, sizeof(id), "%s", sandbox_id(s));
+	delete (s);
+	ck_assert(sandbox_was_deleted(set, id, "w"));
+	ck_assert_int_eq(processes(), 0);
+	ck_assert_int_eq(files(), 0);
+}
+END_TEST
+
+START_TEST(next_bridge_adopts_and_deletes_it)
+{
+	char id[128];
+	struct err e = {0};
+	snprintf(id, sizeof(id), "%s", sandbox_id(create()));
+	stop_bridge();
+	ck_assert_int_gt(processes(), 0);
+	start_bridge();
+	struct sandbox *s = sandbox_find(set, id, "w", &e);
+	ck_assert_msg(s != NULL, "%s", e.msg);
+	ck_assert_int_eq(sandbox_status(s), SANDBOX_RUNNING);
+	ping(s);
+	delete (s);
+	ck_assert_int_eq(processes(), 0);
+	ck_assert_int_eq(files(), 0);
+}
+END_TEST
+
+START_TEST(create_that_is_given_up_leaves_nothing)
+{
+	struct err e = {0};
+	struct sandbox_spec spec = {.template = "base", .workspace = "w"};
+	struct sandbox *s = sandbox_create(set, &spec, on_ready, NULL, &e);
+	ck_assert_msg(s != NULL, "%s", e.msg);
+	sandbox_creator_gone(s);
+	delete (s);
+	ck_assert(!ready);
+	ck_assert_int_eq(processes(), 0);
+	ck_assert_int_eq(files(), 0);
+}
+END_TEST
+
+START_TEST(create_interrupted_by_the_bridges_end_is_cleaned_up_by_the_next)
+{
+	struct err e = {0};
+	struct sandbox_spec spec = {.template = "base", .workspace = "w"};
+	ck_assert_ptr_nonnull(sandbox_create(set, &spec, on_ready, NULL, &e));
+	stop_bridge();
+	start_bridge();
+	ck_assert_ptr_null(sandbox_next(set, NULL));
+	UNTIL(processes() == 0 && files() == 0);
+}
+END_TEST
+
+START_TEST(vm_that_dies_under_the_bridge_is_a_lost_sandbox)
+{
+	struct err e = {0};
+	struct sandbox *s = create();
+	char path[PATH_MAX];
+	/* the VMM is the youngest process that runs in the VM's directory */
+	int victim = 0;
+	DIR *proc = opendir("/proc");
+	for (struct dirent *d; (d = readdir(proc)) != NULL;) {
+		char text[PATH_MAX];
+		snprintf(path, sizeof(path), "/proc/%s/cwd", d->d_name);
+		ssize_t len = readlink(path, text, sizeof(text) - 1);
+		text[len > 0 ? len : 0] = '\0';
+		if (strncmp(text, state_dir, strlen(state_dir)) == 0 &&
+		    atoi(d->d_name) > victim)
+			victim = atoi(d->d_name);
+	}
+	closedir(proc);
+	ck_assert_int_gt(victim, 1);
+	kill(victim, SIGKILL);
+	UNTIL(sandbox_status(s) == SANDBOX_FAILED);
+	ck_assert_ptr_null(sandbox_link(s, &e));
+	ck_assert_int_eq(e.code, ERR_SANDBOX_LOST);
+	UNTIL(processes() == 0 && files() == 0);
+	delete (s);
+}
+END_TEST
+
+static bool usable(const char *name)
+{
+	struct err e = {0};
+	struct launcher_host host = {.rootfs_dir = rootfs, .agent_path = agent};
+	const struct launcher *l = launcher_choose(name, &host, &e);
+	struct template t;
+	if (l != NULL && (l->template_kind == NULL ||
+	                  template_load(rootfs, "base", l->template_kind, &t, &e) == 0))
+		return true;
+	printf("skipped: launcher %s: %s\n", name, e.msg);
+	return false;
+}
+
+static int run(const char *name)
+{
+	launcher = name;
+	if (!usable(name))
+		return 0;
+	Suite *s = suite_create(name);
+	TCase *t = tcase_create(name);
+	tcase_set_timeout(t, 120);
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_test(t, created_sandbox_answers_and_leaves_nothing);
+	tcase_add_test(t, next_bridge_adopts_and_deletes_it);
+	tcase_add_test(t, create_that_is_given_up_leaves_nothing);
+	tcase_add_test(t, create_interrupted_by_the_bridges_end_is_cleaned_up_by_the_next);
+	tcase_add_test(t, vm_that_dies_under_the_bridge_is_a_lost_sandbox);
+	suite_add_tcase(s, t);
+	SRunner *r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed;
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const names[] = {"local", "qemu", "uml"};
+	char self[PATH_MAX - 64] = "";
+	int failed = 0;
+	/* Launchers start this very program again as a VM's vsock device. */
+	if (argc > 1 && strcmp(argv[1], "vsock-device") == 0)
+		return vsock_device_main(argc - 1, argv + 1);
+	if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
+		return 1;
+	snprintf(agent, sizeof(agent), "%s/../guest-agent/guest-agent", dirname(self));
+	const char *given = getenv("SANDGATE_ROOTFS");
+	snprintf(rootfs, sizeof(rootfs), "%s%s", given != NULL ? given : self,
+	         given != NULL ? "" : "/../rootfs");
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+		if (argc < 2 || strcmp(argv[1], names[i]) == 0)
+			failed += run(names[i]);
+	return failed == 0 ? 0 : 1;
+}
