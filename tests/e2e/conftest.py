@@ -58,6 +58,7 @@ class Farm:
 def farm():
     # Not pytest's own directory: its names are too long for a socket's address.
     directory = pathlib.Path(tempfile.mkdtemp(prefix="sg-", dir="/tmp"))
+    directory.chmod(0o755)  # virtual machines run as nobody
     made = Farm(directory)
     yield made
     made.stop()
