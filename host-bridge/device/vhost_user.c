@@ -2,11 +2,11 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/virtio_config.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "proto/log.h"
@@ -33,12 +33,6 @@ enum request {
 	GET_CONFIG = 24,
 	SET_CONFIG = 25,
 };
-
-#define MSG_VERSION 0x1u
-#define MSG_VERSION_MASK 0x3u
-#define MSG_REPLY 0x4u
-#define MSG_NEED_REPLY 0x8u
-#define MSG_HEAD sizeof(((struct vhost_user_msg *)0)->head)
 
 #define RING_NO_FD 0x100u /* in SET_VRING_KICK, _CALL and _ERR: none is attached */
 #define RING_INDEX 0xffu
@@ -86,19 +80,13 @@ struct ring {
 };
 
 struct vhost_user {
-	int fd;
+	struct vhost_user_wire wire;
 	int request_fd; /* the back end's channel: kept open, since VMMs mind its end */
 	uint64_t guest_cid;
 	uint64_t features, protocol_features;
 	struct vhost_user_ops ops;
 	struct guest_mem mem;
 	struct ring rings[RINGS];
-
-	/* The message being read. */
-	struct vhost_user_msg msg;
-	size_t got;
-	int fds[VHOST_USER_FDS_MAX];
-	unsigned n_fds;
 };
 
 struct vhost_user *vhost_user_create(int fd, uint64_t guest_cid,
@@ -107,20 +95,13 @@ struct vhost_user *vhost_user_create(int fd, uint64_t guest_cid,
 	struct vhost_user *v = calloc(1, sizeof(*v));
 	if (v == NULL)
 		return NULL;
-	v->fd = fd;
+	v->wire.fd = fd;
 	v->request_fd = -1;
 	v->guest_cid = guest_cid;
 	v->ops = *ops;
 	for (int i = 0; i < RINGS; i++)
 		v->rings[i].kick_fd = v->rings[i].call_fd = -1;
 	return v;
-}
-
-static void close_all(int *fds, unsigned n)
-{
-	for (unsigned i = 0; i < n; i++)
-		if (fds[i] >= 0)
-			close(fds[i]);
 }
 
 static void replace_fd(int *slot, int fd)
@@ -151,7 +132,7 @@ void vhost_user_destroy(struct vhost_user *v)
 		replace_fd(&v->rings[i].call_fd, -1);
 	}
 	replace_fd(&v->request_fd, -1);
-	close_all(v->fds, v->n_fds);
+	vhost_user_wire_close_fds(v->wire.fds, v->wire.n_fds);
 	guest_mem_clear(&v->mem);
 	free(v);
 }
@@ -188,21 +169,11 @@ static struct ring *ring_of(struct vhost_user *v, uint32_t index, struct err *e)
 	return NULL;
 }
 
-static int reply(struct vhost_user *v, struct vhost_user_msg *msg, uint32_t size, struct err *e)
-{
-	msg->head.flags = MSG_VERSION | MSG_REPLY;
-	msg->head.size = size;
-	ssize_t n = send(v->fd, msg, MSG_HEAD + size, MSG_NOSIGNAL);
-	if (n == (ssize_t)(MSG_HEAD + size))
-		return 0;
-	return err_errno(e, ERR_PROTOCOL, n < 0 ? errno : 0, "the VMM takes no reply");
-}
-
 static int reply_u64(struct vhost_user *v, struct vhost_user_msg *msg, uint64_t value,
                      struct err *e)
 {
 	memcpy(msg->payload, &value, sizeof(value));
-	return reply(v, msg, sizeof(value), e);
+	return vhost_user_wire_reply(v->wire.fd, msg, sizeof(value), e);
 }
 
 /* ---- the messages ---- */
@@ -286,7 +257,7 @@ static int get_ring_base(struct vhost_user *v, struct vhost_user_msg *msg, struc
 	replace_fd(&r->kick_fd, -1);
 	s.num = r->base;
 	memcpy(msg->payload, &s, sizeof(s));
-	return reply(v, msg, sizeof(s), e);
+	return vhost_user_wire_reply(v->wire.fd, msg, sizeof(s), e);
 }
 
 static int set_request_fd(struct vhost_user *v, int *fds, unsigned n_fds, struct err *e)
@@ -315,8 +286,10 @@ static int set_ring_fd(struct vhost_user *v, enum request request, uint64_t valu
 
 	int fd = -1;
 	if (expected == 1) {
+		/* A VMM that does not empty it must not stop the device. */
 		fd = fds[0];
 		fds[0] = -1;
+		fcntl(fd, F_SETFL, O_NONBLOCK);
 	}
 	if (request == SET_VRING_CALL) {
 		replace_fd(&r->call_fd, fd);
@@ -366,7 +339,7 @@ static int get_config(struct vhost_user *v, struct vhost_user_msg *msg, struct e
 	if (c.size > sizeof(c.bytes) || c.offset > sizeof(space) - c.size)
 		return err_set(e, ERR_PROTOCOL, "configuration space of %u bytes", c.size);
 	memcpy(msg->payload + head, (const uint8_t *)space + c.offset, c.size);
-	return reply(v, msg, (uint32_t)head + c.size, e);
+	return vhost_user_wire_reply(v->wire.fd, msg, (uint32_t)head + c.size, e);
 }
 
 /* The payload's size that a request has at least; -1 for one that is not known. */
@@ -455,7 +428,7 @@ static int obey(struct vhost_user *v, struct vhost_user_msg *msg, int *fds, unsi
 int vhost_user_obey(struct vhost_user *v, struct vhost_user_msg *msg, int *fds, unsigned n_fds,
                     struct err *e)
 {
-	bool need_reply = (msg->head.flags & MSG_NEED_REPLY) != 0;
+	bool need_reply = (msg->head.flags & VHOST_USER_NEED_REPLY) != 0;
 	int least = payload_size(msg->head.request);
 	int rc;
 
@@ -465,7 +438,7 @@ int vhost_user_obey(struct vhost_user *v, struct vhost_user_msg *msg, int *fds, 
 		             msg->head.size);
 	else
 		rc = obey(v, msg, fds, n_fds, e);
-	close_all(fds, n_fds);
+	vhost_user_wire_close_fds(fds, n_fds);
 
 	/* Whether replies are on is asked afterwards: UML wants one to the very message that
 	 * turns them on. */
@@ -474,64 +447,13 @@ int vhost_user_obey(struct vhost_user *v, struct vhost_user_msg *msg, int *fds, 
 	return rc < 0 ? -1 : 0;
 }
 
-/* ---- reading ---- */
-
-static void take_fds(struct vhost_user *v, struct msghdr *mh)
-{
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c != NULL; c = CMSG_NXTHDR(mh, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (size_t i = 0; i < n; i++) {
-			int fd;
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-			if (v->n_fds < VHOST_USER_FDS_MAX)
-				v->fds[v->n_fds++] = fd;
-			else
-				close(fd);
-		}
-	}
-}
-
 int vhost_user_read(struct vhost_user *v, struct err *e)
 {
-	union {
-		char bytes[CMSG_SPACE(sizeof(int) * VHOST_USER_FDS_MAX)];
-		struct cmsghdr align;
-	} control;
-	size_t want = MSG_HEAD;
-
-	if (v->got >= MSG_HEAD)
-		want += v->msg.head.size;
-	struct iovec iov = {(uint8_t *)&v->msg + v->got, want - v->got};
-	struct msghdr mh = {.msg_iov = &iov,
-	                    .msg_iovlen = 1,
-	                    .msg_control = control.bytes,
-	                    .msg_controllen = sizeof(control.bytes)};
-	ssize_t n = recvmsg(v->fd, &mh, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-	if (n < 0)
-		return errno == EAGAIN || errno == EINTR ? 0 : -1;
-	if (n == 0)
-		return -1;
-	take_fds(v, &mh);
-	v->got += (size_t)n;
-	if (v->got < MSG_HEAD)
-		return 0;
-	if (v->got == MSG_HEAD) {
-		if ((v->msg.head.flags & MSG_VERSION_MASK) != MSG_VERSION ||
-		    v->msg.head.size > sizeof(v->msg.payload))
-			return err_set(e, ERR_PROTOCOL, "a malformed message");
-		if (v->msg.head.size > 0)
-			return 0;
-	}
-	if (v->got < MSG_HEAD + v->msg.head.size)
-		return 0;
-
-	unsigned n_fds = v->n_fds;
-	v->got = 0;
-	v->n_fds = 0;
-	int rc = vhost_user_obey(v, &v->msg, v->fds, n_fds, e);
-	memset(&v->msg, 0, sizeof(v->msg));
+	int rc = vhost_user_wire_read(&v->wire, e);
+	if (rc <= 0)
+		return rc;
+	rc = vhost_user_obey(v, &v->wire.msg, v->wire.fds, v->wire.n_fds, e);
+	vhost_user_wire_next(&v->wire);
 	return rc;
 }
 

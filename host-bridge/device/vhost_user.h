@@ -9,6 +9,7 @@
 #ifndef SANDGATE_VHOST_USER_H
 #define SANDGATE_VHOST_USER_H
 
+#include "host-bridge/device/vhost_user_wire.h"
 #include "host-bridge/device/virtqueue.h"
 
 /* virtio-vsock's queues: to the guest, from the guest, events (never used). */
@@ -23,17 +24,6 @@ struct vhost_user_ops {
 	void (*ring_stopped)(enum vhost_user_ring_id id, void *arg);
 	void *arg;
 };
-
-/* The largest payload of a message that is used here (bytes). */
-#define VHOST_USER_PAYLOAD_MAX 280
-#define VHOST_USER_FDS_MAX GUEST_REGIONS_MAX
-
-struct vhost_user_msg {
-	struct {
-		uint32_t request, flags, size;
-	} head;
-	uint8_t payload[VHOST_USER_PAYLOAD_MAX];
-} __attribute__((aligned(8)));
 
 /* `fd` is the connection to the VMM, non-blocking; it stays the caller's. NULL when memory
  * fails. */

@@ -1,7 +1,6 @@
 #include "host-bridge/device/vsock_device.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
 #include <libgen.h>
 #include <signal.h>
@@ -123,7 +122,6 @@ static void on_ring_started(enum vhost_user_ring_id id, bool fresh, void *arg)
 	ev_io *w = &d->kicks[id];
 	int fd = vhost_user_kick_fd(d->vmm, id);
 
-	fcntl(fd, F_SETFL, O_NONBLOCK);
 	ev_io_init(w, on_kick[id], fd, EV_READ);
 	w->data = d;
 	ev_io_start(d->loop, w);
