@@ -1,0 +1,255 @@
+#include "host-bridge/api/api.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "host-bridge/api/api_error.h"
+#include "host-bridge/api/audit.h"
+#include "host-bridge/api/metrics.h"
+#include "host-bridge/api/routes.h"
+
+#define JSON_TYPE "application/json"
+
+/* ---- the end of a request ---- */
+
+static void finish(struct api_request *r, int status)
+{
+	metrics_request(r->api->metrics, status);
+	audit_request(r->api->audit, r, status);
+	free(r);
+}
+
+void api_reply_take(struct api_request *r, int status, const char *type, char *body, size_t len)
+{
+	http_reply_take(r->x, status, type, body, len);
+	finish(r, status);
+}
+
+void api_reply_json(struct api_request *r, int status, json_t *doc)
+{
+	char *text = json_dumps(doc, JSON_COMPACT);
+	json_decref(doc);
+	if (text == NULL) {
+		struct err e;
+		err_set(&e, ERR_INTERNAL, "out of memory");
+		api_fail(r, &e, NULL);
+		return;
+	}
+	api_reply_take(r, status, JSON_TYPE, text, strlen(text));
+}
+
+void api_reply_empty(struct api_request *r, int status)
+{
+	http_reply(r->x, status, NULL, NULL, 0);
+	finish(r, status);
+}
+
+void api_fail(struct api_request *r, const struct err *e, const struct api_details *d)
+{
+	struct api_details known = d != NULL ? *d : (struct api_details){0};
+	int status = err_http_status(e->code);
+	if (known.retry_after == 0 && (status == 429 || status == 503))
+		known.retry_after = 1;
+	if (known.retry_after > 0) {
+		char seconds[16];
+		snprintf(seconds, sizeof(seconds), "%d", known.retry_after);
+		http_set_header(r->x, "Retry-After", seconds);
+	}
+	if (status == 401)
+		http_set_header(r->x, "WWW-Authenticate",
+		                e->code == ERR_INVALID_TOKEN
+		                    ? "Bearer realm=\"sandgate\", error=\"invalid_token\""
+		                    : "Bearer realm=\"sandgate\"");
+	struct json_out out = {0};
+	size_t len;
+	api_error_envelope(&out, r->id, e, &known);
+	char *body = json_out_take(&out, &len);
+	if (body == NULL)
+		http_reply(r->x, status, JSON_TYPE, "{}", 2);
+	else
+		http_reply_take(r->x, status, JSON_TYPE, body, len);
+	finish(r, status);
+}
+
+void api_end(struct api_request *r)
+{
+	http_end(r->x);
+	finish(r, 200);
+}
+
+void api_abort(struct api_request *r)
+{
+	http_abort(r->x);
+	finish(r, 200);
+}
+
+static void on_gone(struct http_exchange *x, void *owner)
+{
+	struct api_request *r = owner;
+	(void)x;
+	if (r->on_gone != NULL)
+		r->on_gone(r);
+	finish(r, 499);
+}
+
+static void on_room(struct http_exchange *x, void *owner)
+{
+	struct api_request *r = owner;
+	(void)x;
+	if (r->on_room != NULL)
+		r->on_room(r);
+}
+
+/* ---- its beginning ---- */
+
+/* A client's own id is echoed when it is short and printable, else one is made. */
+static void take_request_id(struct api_request *r)
+{
+	const char *given = http_header(r->x, "x-request-id");
+	size_t n = given != NULL ? strlen(given) : 0;
+	bool good = n > 0 && n <= REQUEST_ID_MAX;
+	for (size_t i = 0; good && i < n; i++)
+		good = isgraph((unsigned char)given[i]) != 0;
+	if (good) {
+		memcpy(r->id, given, n + 1);
+	} else {
+		unsigned char random[12];
+		randombytes_buf(random, sizeof(random));
+		memcpy(r->id, "req_", 4);
+		sodium_bin2hex(r->id + 4, sizeof(r->id) - 4, random, sizeof(random));
+	}
+	http_set_header(r->x, "X-Request-Id", r->id);
+	const char *trace = http_header(r->x, "traceparent");
+	if (trace != NULL && strlen(trace) <= REQUEST_ID_MAX)
+		http_set_header(r->x, "traceparent", trace);
+}
+
+static bool is_json(const char *type)
+{
+	size_t n = strcspn(type, "; \t");
+	return n == strlen(JSON_TYPE) && strncasecmp(type, JSON_TYPE, n) == 0;
+}
+
+static int check_query(const struct api_request *r, struct err *e)
+{
+	const char *key;
+	for (size_t i = 0; (key = http_query_key(r->x, i)) != NULL; i++)
+		if (!routes_takes_query(r->route, key))
+			return err_field(e, ERR_INVALID_FIELD, key,
+			                 "%.64s is not a known query parameter", key);
+	return 0;
+}
+
+static int check_route(struct api_request *r, struct err *e)
+{
+	struct route_match m;
+	routes_find(http_method(r->x), http_path(r->x), &m);
+	r->route = m.route;
+	if (m.route == NULL && m.allow[0] == '\0')
+		return err_set(e, ERR_ROUTE_NOT_FOUND, "there is no such route");
+	if (m.route == NULL) {
+		http_set_header(r->x, "Allow", m.allow);
+		return err_set(e, ERR_METHOD_NOT_ALLOWED, "%s is not allowed here",
+		               http_method_name(r->x));
+	}
+	snprintf(r->sandbox_id, sizeof(r->sandbox_id), "%s", m.id);
+	snprintf(r->exec_id, sizeof(r->exec_id), "%s", m.eid);
+	return 0;
+}
+
+static int check(struct api_request *r, struct err *e)
+{
+	if (check_route(r, e) < 0)
+		return -1;
+	if (r->route->auth != ROUTE_OPEN &&
+	    auth_check(r->api->auth, http_header(r->x, "authorization"), &r->who, e) < 0)
+		return -1;
+	if (r->route->auth == ROUTE_ADMIN && !r->who.admin)
+		return err_set(e, ERR_FORBIDDEN, "this needs an admin token");
+	if (check_query(r, e) < 0)
+		return -1;
+	if ((r->route->flags & ROUTE_NEW_WORK) != 0 && r->api->draining)
+		return err_set(e, ERR_DRAINING, "this bridge is shutting down");
+	const char *type = http_header(r->x, "content-type");
+	if (r->route->body == ROUTE_JSON && type != NULL && !is_json(type))
+		return err_set(e, ERR_UNSUPPORTED_MEDIA_TYPE,
+		               "the body must be application/json");
+	return 0;
+}
+
+static void on_body(struct http_exchange *x, char *data, size_t len, void *owner)
+{
+	struct api_request *r = owner;
+	(void)x;
+	r->route->handler(r, data, len);
+}
+
+static void on_request(struct http_exchange *x, void *arg)
+{
+	struct err e;
+	struct api_request *r = calloc(1, sizeof(*r));
+	if (r == NULL) {
+		http_reply(x, 503, NULL, NULL, 0);
+		return;
+	}
+	r->api = arg;
+	r->x = x;
+	r->received = ev_now(r->api->loop);
+	http_watch(x, on_gone, on_room, r);
+	take_request_id(r);
+	if (check(r, &e) < 0)
+		api_fail(r, &e, NULL);
+	else if (r->route->body == ROUTE_OCTETS)
+		r->route->handler(r, NULL, 0);
+	else
+		http_collect(x,
+		             r->route->body == ROUTE_JSON ? HTTP_BODY_MAX : HTTP_READAHEAD_MAX,
+		             on_body, r);
+}
+
+static size_t on_refused(int status, const char *reason, char *buf, size_t room, void *arg)
+{
+	struct api *api = arg;
+	metrics_request(api->metrics, status);
+	return api_error_refusal(status, reason, buf, room);
+}
+
+const struct http_handlers api_handlers = {.on_request = on_request, .on_refused = on_refused};
+
+/* ---- what handlers ask ---- */
+
+const char *api_workspace(const struct api_request *r)
+{
+	return r->who.admin ? NULL : r->who.workspace;
+}
+
+struct sandbox *api_sandbox(struct api_request *r)
+{
+	struct err e;
+	struct sandbox *s =
+	    sandbox_find(r->api->sandboxes, r->sandbox_id, api_workspace(r), &e);
+	if (s == NULL)
+		api_fail(r, &e, NULL);
+	return s;
+}
+
+int api_query_number(const struct api_request *r, const char *key, double max, bool *set,
+                     double *value, struct err *e)
+{
+	const char *text = http_query(r->x, key);
+	*set = text != NULL;
+	if (text == NULL)
+		return 0;
+	char *end;
+	*value = strtod(text, &end);
+	if (!isdigit((unsigned char)text[0]) || *end != '\0' || !isfinite(*value) ||
+	    *value > max)
+		return err_field(e, ERR_INVALID_FIELD, key, "%s must be a number up to %.15g",
+		                 key, max);
+	return 0;
+}

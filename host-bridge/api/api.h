@@ -1,0 +1,83 @@
+/*
+ * One HTTP request as the handlers see it, and what they all share. api.c turns an
+ * exchange into a request (id, route, token, body), hands it to its handler, and is the
+ * one place through which every reply leaves: so each is counted and audited once.
+ *
+ * Lifetime: a request lives until one of the api_reply_*, api_fail or api_end calls, or
+ * until its on_gone has returned. A handler that answers later sets on_gone (the client
+ * left: stop what was started for it, answer nothing).
+ */
+#ifndef SANDGATE_API_H
+#define SANDGATE_API_H
+
+#include <ev.h>
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "host-bridge/api/auth.h"
+#include "host-bridge/http/http.h"
+#include "host-bridge/sandbox/sandbox.h"
+#include "host-bridge/settings.h"
+#include "proto/limits.h"
+
+struct api {
+	struct ev_loop *loop;
+	const struct settings *settings;
+	struct http_server *http;
+	struct sandbox_set *sandboxes;
+	struct auth *auth;
+	struct audit *audit;
+	struct metrics *metrics;
+	struct hub_set *hubs;
+	struct call_set *calls;
+	bool draining; /* new work is refused; set by a signal or POST /v1/node/drain */
+};
+
+struct api_request {
+	struct api *api;
+	struct http_exchange *x;
+	const struct route *route; /* NULL: none matched */
+	struct auth_identity who;
+	char id[REQUEST_ID_MAX + 1];
+	char sandbox_id[EXEC_ID_MAX + 1]; /* the path's {id} */
+	char exec_id[EXEC_ID_MAX + 1];    /* the path's {eid}, or the exec that was started */
+	const char *outcome;              /* of an exec, for the audit log; static, or NULL */
+	ev_tstamp received;
+	void (*on_gone)(struct api_request *r);
+	void (*on_room)(struct api_request *r);
+	void *owner; /* the handler's own */
+};
+
+/* What error.details says beyond what struct err holds; zeroed is "nothing known". */
+struct api_details {
+	const char *started; /* "no", "yes", "unknown" or NULL */
+	const char *exec_id;
+	const char *status; /* the sandbox's */
+	bool has_limit;
+	uint64_t limit;          /* the bound that was passed, or the right offset */
+	int retry_after;         /* seconds; also sent as Retry-After; 0: none */
+	bool retry_known, retry; /* retryable, where the code alone does not tell */
+};
+
+/* The http_handlers of the bridge's server; `arg` is the struct api. */
+extern const struct http_handlers api_handlers;
+
+/* The workspace to look sandboxes up in: NULL for an admin, who sees all. */
+const char *api_workspace(const struct api_request *r);
+/* The sandbox that the path names; when there is none the request has been answered. */
+struct sandbox *api_sandbox(struct api_request *r);
+
+/* A number in the query, within 0..max. 0 when absent is `*set` false; -1 with err. */
+int api_query_number(const struct api_request *r, const char *key, double max, bool *set,
+                     double *value, struct err *e);
+
+/* Each of these ends the request. `body` is malloc'd and taken over; `doc` is decref'd. */
+void api_reply_take(struct api_request *r, int status, const char *type, char *body,
+                    size_t len);
+void api_reply_json(struct api_request *r, int status, json_t *doc);
+void api_reply_empty(struct api_request *r, int status);
+void api_fail(struct api_request *r, const struct err *e, const struct api_details *d);
+void api_end(struct api_request *r); /* of a streamed response */
+void api_abort(struct api_request *r);
+
+#endif

@@ -1,0 +1,310 @@
+/* Execs that exist already: list, look, wait, kill, signal, forget. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host-bridge/api/ask.h"
+#include "host-bridge/api/body.h"
+#include "host-bridge/api/handlers.h"
+#include "host-bridge/api/page.h"
+#include "host-bridge/api/result_json.h"
+
+#define KILL_WAIT_DEFAULT_S 10
+
+/* What these requests remember between the agent's answers. */
+struct control {
+	struct ask ask;
+	double wait_seconds;
+	ev_timer wait;
+	bool waited;
+	bool has_grace;
+	uint64_t grace_ms;
+	uint32_t signal;
+	bool all;
+};
+
+static void on_free(struct ask *a)
+{
+	struct control *c = (struct control *)a;
+	ev_timer_stop(a->r->api->loop, &c->wait);
+}
+
+static void on_state(struct ask *a, const Sandgate__GuestFrame *f);
+
+/* Ask once more, and answer whatever the state is then. */
+static void look_again(struct control *c)
+{
+	ev_timer_stop(c->ask.r->api->loop, &c->wait);
+	c->waited = true;
+	ask_exec_info(&c->ask, on_state);
+}
+
+static void on_wait_over(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)loop;
+	(void)revents;
+	look_again(w->data);
+}
+
+static struct control *control_create(struct api_request *r, struct sandbox *s)
+{
+	struct control *c = ask_create(r, s, sizeof(*c));
+	if (c == NULL)
+		return NULL;
+	c->ask.on_free = on_free;
+	ev_timer_init(&c->wait, on_wait_over, 0., 0.);
+	c->wait.data = c;
+	return c;
+}
+
+/* ---- get ---- */
+
+static void reply_exec(struct ask *a, const Sandgate__ExecState *s)
+{
+	struct json_out out = {0};
+	size_t len;
+	result_json_exec(&out, s);
+	char *body = json_out_take(&out, &len);
+	api_reply_take(ask_done(a), 200, "application/json", body, len);
+}
+
+/* A watcher's session at the end of the output: its Exit says that the exec has ended. */
+static void on_watch(struct ask *a, const Sandgate__GuestFrame *f)
+{
+	if (f->body_case == SANDGATE__GUEST_FRAME__BODY_EXIT)
+		look_again((struct control *)a);
+}
+
+static void on_state(struct ask *a, const Sandgate__GuestFrame *f)
+{
+	struct control *c = (struct control *)a;
+	if (f->body_case != SANDGATE__GUEST_FRAME__BODY_EXEC_STATE)
+		return;
+	const Sandgate__ExecState *s = f->exec_state;
+	if (s->phase == SANDGATE__EXEC_PHASE__PHASE_FINISHED || c->waited ||
+	    c->wait_seconds <= 0) {
+		reply_exec(a, s);
+		return;
+	}
+	ev_timer_set(&c->wait, c->wait_seconds, 0.);
+	ev_timer_start(a->r->api->loop, &c->wait);
+	ask_attach(a, SANDGATE__ROLE__ROLE_OUTPUT, s->end_sequence, on_watch);
+}
+
+static void get(struct api_request *r, struct sandbox *s, char *data, size_t len)
+{
+	struct err e;
+	bool set;
+	double wait = 0;
+	(void)data;
+	(void)len;
+	if (api_query_number(r, "wait_seconds", WAIT_MAX_S, &set, &wait, &e) < 0) {
+		api_fail(r, &e, NULL);
+		return;
+	}
+	struct control *c = control_create(r, s);
+	if (c == NULL)
+		return;
+	c->wait_seconds = wait;
+	ask_exec_info(&c->ask, on_state);
+}
+
+void api_exec_get(struct api_request *r, char *data, size_t len)
+{
+	ask_running(r, get, data, len);
+}
+
+/* ---- kill ---- */
+
+static void on_kill(struct ask *a, const Sandgate__GuestFrame *f)
+{
+	struct control *c = (struct control *)a;
+	if (f->body_case == SANDGATE__GUEST_FRAME__BODY_EXEC_STATE)
+		dial_cancel(&a->dial, SANDGATE__CANCEL_REASON__CANCEL_KILLED,
+		            c->has_grace ? &c->grace_ms : NULL);
+	else if (f->body_case == SANDGATE__GUEST_FRAME__BODY_DONE)
+		ask_exec_info(a, on_state);
+}
+
+static void kill_exec(struct api_request *r, struct sandbox *s, char *data, size_t len)
+{
+	struct fields {
+		struct body_num grace_seconds, wait_seconds;
+	} f = {0};
+	static const struct body_field table[] = {
+	    {.name = "grace_seconds",
+	     .type = BODY_NUM,
+	     .offset = offsetof(struct fields, grace_seconds),
+	     .max = EXEC_GRACE_MAX_S},
+	    {.name = "wait_seconds",
+	     .type = BODY_NUM,
+	     .offset = offsetof(struct fields, wait_seconds),
+	     .max = WAIT_MAX_S},
+	    {.name = NULL},
+	};
+	struct err e;
+	json_t *doc = body_parse(data, len, table, &f, &e);
+	if (doc == NULL) {
+		api_fail(r, &e, NULL);
+		return;
+	}
+	json_decref(doc);
+	struct control *c = control_create(r, s);
+	if (c == NULL)
+		return;
+	c->has_grace = f.grace_seconds.set;
+	c->grace_ms = (uint64_t)(f.grace_seconds.v * 1000);
+	c->wait_seconds = f.wait_seconds.set ? f.wait_seconds.v : KILL_WAIT_DEFAULT_S;
+	ask_attach(&c->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, on_kill);
+}
+
+void api_exec_kill(struct api_request *r, char *data, size_t len)
+{
+	ask_running(r, kill_exec, data, len);
+}
+
+/* ---- signal ---- */
+
+static void on_signal(struct ask *a, const Sandgate__GuestFrame *f)
+{
+	struct control *c = (struct control *)a;
+	if (f->body_case == SANDGATE__GUEST_FRAME__BODY_EXEC_STATE)
+		dial_signal(&a->dial, c->signal, c->all);
+	else if (f->body_case == SANDGATE__GUEST_FRAME__BODY_DONE)
+		ask_exec_info(a, on_state);
+}
+
+static const char *const target_names[] = {"leader", "all", NULL};
+
+static void signal_exec(struct api_request *r, struct sandbox *s, char *data, size_t len)
+{
+	struct fields {
+		struct body_str signal;
+		struct body_int target;
+	} f = {0};
+	static const struct body_field table[] = {
+	    {.name = "signal",
+	     .type = BODY_STR,
+	     .offset = offsetof(struct fields, signal),
+	     .required = true},
+	    {.name = "target",
+	     .type = BODY_ENUM,
+	     .offset = offsetof(struct fields, target),
+	     .names = target_names},
+	    {.name = NULL},
+	};
+	struct err e;
+	json_t *doc = body_parse(data, len, table, &f, &e);
+	uint32_t number = doc != NULL ? result_signal_number(f.signal.s) : 0;
+	if (doc != NULL && number == 0)
+		err_field(&e, ERR_INVALID_FIELD, "signal",
+		          "signal must be a name such as SIGTERM");
+	json_decref(doc);
+	if (number == 0) {
+		api_fail(r, &e, NULL);
+		return;
+	}
+	struct control *c = control_create(r, s);
+	if (c == NULL)
+		return;
+	c->signal = number;
+	c->all = f.target.v == 1;
+	ask_attach(&c->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, on_signal);
+}
+
+void api_exec_signal(struct api_request *r, char *data, size_t len)
+{
+	ask_running(r, signal_exec, data, len);
+}
+
+/* ---- delete ---- */
+
+static void on_forgotten(struct ask *a, const Sandgate__GuestFrame *f)
+{
+	if (f->body_case == SANDGATE__GUEST_FRAME__BODY_DONE)
+		api_reply_empty(ask_done(a), 204);
+}
+
+static void delete_exec(struct api_request *r, struct sandbox *s, char *data, size_t len)
+{
+	Sandgate__Open open = SANDGATE__OPEN__INIT;
+	Sandgate__ForgetExec forget = SANDGATE__FORGET_EXEC__INIT;
+	struct control *c = control_create(r, s);
+	(void)data;
+	(void)len;
+	if (c == NULL)
+		return;
+	forget.exec_id = r->exec_id;
+	open.op_case = SANDGATE__OPEN__OP_FORGET_EXEC;
+	open.forget_exec = &forget;
+	ask_open(&c->ask, &open, false, on_forgotten);
+}
+
+void api_exec_delete(struct api_request *r, char *data, size_t len)
+{
+	ask_running(r, delete_exec, data, len);
+}
+
+/* ---- list ---- */
+
+static int compare_ids(const void *a, const void *b)
+{
+	const Sandgate__ExecState *x = *(Sandgate__ExecState *const *)a,
+	                          *y = *(Sandgate__ExecState *const *)b;
+	return strcmp(x->exec_id, y->exec_id);
+}
+
+/* A page in order of id: ids do not move while a client pages. */
+static void on_list(struct ask *a, const Sandgate__GuestFrame *f)
+{
+	struct json_out out = {0};
+	struct err e;
+	struct page page;
+	size_t len, n = 0;
+	if (f->body_case != SANDGATE__GUEST_FRAME__BODY_EXEC_LIST)
+		return;
+	if (page_of(a->r, &page, &e) < 0) {
+		ask_fail(a, &e);
+		return;
+	}
+	const Sandgate__ExecList *list = f->exec_list;
+	if (list->n_execs > 0)
+		qsort(list->execs, list->n_execs, sizeof(list->execs[0]), compare_ids);
+	json_out_object(&out, NULL);
+	json_out_array(&out, "items");
+	size_t i = 0;
+	while (i < list->n_execs && strcmp(list->execs[i]->exec_id, page.after) <= 0)
+		i++;
+	for (; i < list->n_execs && n < page.limit; i++, n++)
+		result_json_exec(&out, list->execs[i]);
+	json_out_end(&out, ']');
+	if (i < list->n_execs && n > 0) {
+		char token[PAGE_TOKEN_MAX];
+		page_token(list->execs[i - 1]->exec_id, token);
+		json_out_string(&out, "next_page", token);
+	} else {
+		json_out_null(&out, "next_page");
+	}
+	json_out_end(&out, '}');
+	char *body = json_out_take(&out, &len);
+	api_reply_take(ask_done(a), 200, "application/json", body, len);
+}
+
+static void list(struct api_request *r, struct sandbox *s, char *data, size_t len)
+{
+	Sandgate__Open open = SANDGATE__OPEN__INIT;
+	Sandgate__ListExecs what = SANDGATE__LIST_EXECS__INIT;
+	struct control *c = control_create(r, s);
+	(void)data;
+	(void)len;
+	if (c == NULL)
+		return;
+	open.op_case = SANDGATE__OPEN__OP_LIST_EXECS;
+	open.list_execs = &what;
+	ask_open(&c->ask, &open, false, on_list);
+}
+
+void api_exec_list(struct api_request *r, char *data, size_t len)
+{
+	ask_running(r, list, data, len);
+}

@@ -1,0 +1,278 @@
+/* Sandboxes: create, list, look, change, delete. */
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host-bridge/api/handlers.h"
+#include "host-bridge/api/metrics.h"
+#include "host-bridge/api/page.h"
+#include "host-bridge/api/sandbox_body.h"
+
+/* ---- create ---- */
+
+/* Ties a request to the sandbox that it waits for. */
+struct creation {
+	struct api_request *r;
+	struct sandbox *sandbox;
+	bool replay; /* of an Idempotency-Key: somebody else made it */
+};
+
+static void reply_created(struct api_request *r, struct sandbox *s)
+{
+	char location[128];
+	snprintf(location, sizeof(location), "/v1/sandboxes/%s", sandbox_id(s));
+	http_set_header(r->x, "Location", location);
+	snprintf(r->sandbox_id, sizeof(r->sandbox_id), "%s", sandbox_id(s));
+	api_reply_json(r, 201, sandbox_json(s));
+}
+
+/* A sandbox that never ran has no use for a client that was not told its id. */
+static void on_ready(struct sandbox *s, const struct err *e, void *arg)
+{
+	struct creation c = *(struct creation *)arg;
+	struct api_request *r = c.r;
+	free(arg);
+	r->on_gone = NULL;
+	if (!c.replay)
+		metrics_sandbox(r->api->metrics, e == NULL, ev_now(r->api->loop) - r->received);
+	if (e == NULL) {
+		reply_created(r, s);
+		return;
+	}
+	if (!c.replay)
+		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, NULL, NULL);
+	const struct api_details d = {.started = "no", .status = "failed"};
+	api_fail(r, e, &d);
+}
+
+static void on_creator_gone(struct api_request *r)
+{
+	struct creation *c = r->owner;
+	if (c->replay)
+		sandbox_wait_cancel(c->sandbox, c);
+	else
+		sandbox_creator_gone(c->sandbox);
+	free(c);
+}
+
+static void replay(struct creation *c, struct sandbox *s, const char *digest)
+{
+	struct err e;
+	struct api_request *r = c->r;
+	c->sandbox = s;
+	c->replay = true;
+	if (strcmp(sandbox_spec(s)->request_digest, digest) != 0)
+		err_set(&e, ERR_IDEMPOTENCY_CONFLICT,
+		        "the Idempotency-Key was used with another request");
+	else if (sandbox_wait_ready(s, on_ready, c, &e) == 0)
+		return;
+	r->on_gone = NULL;
+	free(c);
+	api_fail(r, &e, NULL);
+}
+
+static int take_key(struct api_request *r, struct sandbox_spec *spec, struct err *e)
+{
+	const char *key = http_header(r->x, "idempotency-key");
+	if (key == NULL)
+		return 0;
+	if (*key == '\0' || strlen(key) >= sizeof(spec->idempotency_key))
+		return err_field(e, ERR_INVALID_FIELD, "Idempotency-Key",
+		                 "Idempotency-Key must have 1 to %zu bytes",
+		                 sizeof(spec->idempotency_key) - 1);
+	strcpy(spec->idempotency_key, key);
+	return 0;
+}
+
+static void create(struct creation *c, const struct sandbox_spec *spec)
+{
+	struct err e;
+	struct api_request *r = c->r;
+	struct sandbox_set *set = r->api->sandboxes;
+	struct sandbox *s = NULL;
+	r->owner = c;
+	r->on_gone = on_creator_gone;
+	if (spec->idempotency_key[0] != '\0')
+		s = sandbox_find_key(set, spec->workspace, spec->idempotency_key);
+	if (s != NULL) {
+		replay(c, s, spec->request_digest);
+		return;
+	}
+	c->sandbox = sandbox_create(set, spec, on_ready, c, &e);
+	if (c->sandbox != NULL)
+		return;
+	const struct api_details d = {.started = "no"};
+	r->on_gone = NULL;
+	free(c);
+	metrics_sandbox(r->api->metrics, false, 0);
+	api_fail(r, &e, &d);
+}
+
+void api_sandbox_create(struct api_request *r, char *data, size_t len)
+{
+	struct err e;
+	struct sandbox_spec spec = {0};
+	json_t *doc = sandbox_body_parse(r, data, len, &spec, &e);
+	struct creation *c = doc != NULL ? calloc(1, sizeof(*c)) : NULL;
+	if (doc != NULL && c == NULL)
+		err_set(&e, ERR_INTERNAL, "out of memory");
+	if (c != NULL && take_key(r, &spec, &e) == 0) {
+		c->r = r;
+		create(c, &spec);
+	} else {
+		free(c);
+		api_fail(r, &e, NULL);
+	}
+	json_decref(doc);
+}
+
+/* ---- list and look ---- */
+
+static const char *const status_names[] = {"creating",   "running", "paused",
+                                           "hibernated", "failed",  NULL};
+
+struct filter {
+	int status; /* -1: any */
+	char key[128];
+	const char *value; /* NULL: any */
+};
+
+static int filter_of(const struct api_request *r, struct filter *f, struct err *e)
+{
+	const char *status = http_query(r->x, "status"),
+	           *metadata = http_query(r->x, "metadata");
+	*f = (struct filter){.status = -1};
+	for (int i = 0; status != NULL && status_names[i] != NULL; i++)
+		if (strcmp(status, status_names[i]) == 0)
+			f->status = i;
+	if (status != NULL && f->status < 0)
+		return err_field(e, ERR_INVALID_FIELD, "status", "status is not a known one");
+	if (metadata == NULL)
+		return 0;
+	size_t n = strcspn(metadata, ":");
+	if (metadata[n] != ':' || n == 0 || n >= sizeof(f->key))
+		return err_field(e, ERR_INVALID_FIELD, "metadata",
+		                 "metadata must be key:value");
+	memcpy(f->key, metadata, n);
+	f->value = metadata + n + 1;
+	return 0;
+}
+
+static bool passes(const struct api_request *r, const struct filter *f, struct sandbox *s)
+{
+	const struct sandbox_spec *spec = sandbox_spec(s);
+	if (sandbox_status(s) == SANDBOX_DELETED ||
+	    (!r->who.admin && strcmp(spec->workspace, r->who.workspace) != 0))
+		return false;
+	if (f->status >= 0 && (int)sandbox_status(s) != f->status)
+		return false;
+	if (f->value == NULL)
+		return true;
+	const char *value = json_string_value(json_object_get(spec->metadata, f->key));
+	return value != NULL && strcmp(value, f->value) == 0;
+}
+
+void api_sandbox_list(struct api_request *r, char *data, size_t len)
+{
+	struct err e;
+	struct filter f;
+	struct page page;
+	(void)data;
+	(void)len;
+	if (filter_of(r, &f, &e) < 0 || page_of(r, &page, &e) < 0) {
+		api_fail(r, &e, NULL);
+		return;
+	}
+	json_t *items = json_array();
+	json_t *next_page = json_null();
+	struct sandbox *s = NULL;
+	const char *last = "";
+	while ((s = sandbox_next(r->api->sandboxes, s)) != NULL) {
+		if (strcmp(sandbox_id(s), page.after) <= 0 || !passes(r, &f, s))
+			continue;
+		if (json_array_size(items) == page.limit) {
+			char token[PAGE_TOKEN_MAX];
+			page_token(last, token);
+			next_page = json_string(token);
+			break;
+		}
+		json_array_append_new(items, sandbox_json(s));
+		last = sandbox_id(s);
+	}
+	api_reply_json(r, 200, json_pack("{s:o,s:o}", "items", items, "next_page", next_page));
+}
+
+void api_sandbox_get(struct api_request *r, char *data, size_t len)
+{
+	struct sandbox *s = api_sandbox(r);
+	(void)data;
+	(void)len;
+	if (s != NULL)
+		api_reply_json(r, 200, sandbox_json(s));
+}
+
+/* ---- change and delete ---- */
+
+void api_sandbox_patch(struct api_request *r, char *data, size_t len)
+{
+	struct err e;
+	struct sandbox_change change;
+	struct sandbox *s = api_sandbox(r);
+	if (s == NULL)
+		return;
+	int rc = sandbox_body_change(data, len, sandbox_spec(s)->metadata, &change, &e);
+	if (rc == 0)
+		rc = sandbox_patch(s, change.has_ttl ? &change.ttl_seconds : NULL,
+		                   change.has_lifetime ? &change.max_lifetime_seconds : NULL,
+		                   change.metadata, &e);
+	json_decref(change.metadata);
+	if (rc < 0)
+		api_fail(r, &e, NULL);
+	else
+		api_reply_json(r, 200, sandbox_json(s));
+}
+
+/* Outlives the request when its client leaves first. */
+struct deletion {
+	struct api_request *r; /* NULL: gone */
+};
+
+static void on_deleted(void *arg)
+{
+	struct deletion *d = arg;
+	if (d->r != NULL) {
+		d->r->on_gone = NULL;
+		api_reply_empty(d->r, 204);
+	}
+	free(d);
+}
+
+static void on_deleter_gone(struct api_request *r)
+{
+	((struct deletion *)r->owner)->r = NULL;
+}
+
+void api_sandbox_delete(struct api_request *r, char *data, size_t len)
+{
+	struct err e;
+	struct sandbox_set *set = r->api->sandboxes;
+	struct sandbox *s = sandbox_find(set, r->sandbox_id, api_workspace(r), &e);
+	(void)data;
+	(void)len;
+	if (s == NULL && sandbox_was_deleted(set, r->sandbox_id, api_workspace(r))) {
+		api_reply_empty(r, 204);
+		return;
+	}
+	struct deletion *d = s != NULL ? malloc(sizeof(*d)) : NULL;
+	if (d == NULL) {
+		if (s != NULL)
+			err_set(&e, ERR_INTERNAL, "out of memory");
+		api_fail(r, &e, NULL);
+		return;
+	}
+	d->r = r;
+	r->owner = d;
+	r->on_gone = on_deleter_gone;
+	sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, on_deleted, d);
+}

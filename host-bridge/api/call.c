@@ -1,0 +1,298 @@
+#include "host-bridge/api/call.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+
+#include "host-bridge/api/call_output.h"
+#include "host-bridge/api/dial.h"
+#include "host-bridge/api/metrics.h"
+#include "host-bridge/api/result_json.h"
+#include "proto/log.h"
+
+#define REATTACH_TRIES 3
+
+enum call_state { CALL_OPENING, CALL_RUNNING, CALL_ATTACHING };
+
+struct call {
+	LIST_ENTRY(call) entry;
+	struct call_set *set;
+	struct api_request *r;
+	struct sandbox *sandbox;
+	enum call_kind kind;
+	enum call_state state;
+	struct call_request *q;
+	struct call_output out;
+	struct dial dial;
+	ev_timer watchdog; /* the guest is silent past the exec's own deadline */
+	unsigned attach_tries;
+	bool existing; /* the exec was there before: its going is not ours to cause */
+	bool going;    /* the sandbox is being ended; the Cancel is sent */
+	bool stdin_closed;
+};
+
+struct call_set {
+	LIST_HEAD(, call) calls;
+	size_t count;
+};
+
+static const struct dial_handlers dial_handlers;
+
+/* ---- life ---- */
+
+static void call_destroy(struct call *c)
+{
+	LIST_REMOVE(c, entry);
+	c->set->count--;
+	ev_timer_stop(c->r->api->loop, &c->watchdog);
+	dial_close(&c->dial);
+	call_output_free(&c->out);
+	call_request_free(c->q);
+	free(c);
+}
+
+static void call_fail(struct call *c, const struct err *e, const char *started)
+{
+	struct api_request *r = c->r;
+	struct api_details d = {.started = started, .exec_id = c->q->exec_id};
+	/* Only the agent's refusal and a link that never carried the request leave nothing
+	 * behind; an id of the client's own makes any repetition harmless. */
+	if (err_http_status(e->code) >= 500) {
+		d.retry_known = true;
+		d.retry = c->q->id_given || strcmp(started, "no") == 0;
+	}
+	r->on_gone = NULL;
+	r->on_room = NULL;
+	metrics_exec_failed(r->api->metrics);
+	r->outcome = "error";
+	call_output_fail(&c->out, e, &d);
+	call_destroy(c);
+}
+
+static void call_finish(struct call *c, const Sandgate__Result *result, uint64_t end)
+{
+	struct api_request *r = c->r;
+	r->on_gone = NULL;
+	r->on_room = NULL;
+	r->outcome = result_outcome_name(result->outcome);
+	metrics_exec(r->api->metrics, result->outcome, ev_now(r->api->loop) - r->received);
+	if (!c->q->exec.keep_output && !c->existing)
+		dial_release(&c->dial);
+	call_output_finish(&c->out, result, end);
+	call_destroy(c);
+}
+
+static const char *started(const struct call *c, bool sent)
+{
+	if (c->state == CALL_RUNNING)
+		return "yes";
+	return c->state == CALL_ATTACHING || sent ? "unknown" : "no";
+}
+
+static void on_watchdog(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	struct call *c = w->data;
+	struct err e;
+	(void)loop;
+	(void)revents;
+	err_set(&e, ERR_TIMEOUT, "the guest did not report the end of the exec");
+	call_fail(c, &e, started(c, true));
+}
+
+/* ---- the client ---- */
+
+static void on_gone(struct api_request *r)
+{
+	struct call *c = r->owner;
+	if (!c->existing)
+		dial_cancel(&c->dial, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL);
+	call_destroy(c);
+}
+
+static void on_client_room(struct api_request *r)
+{
+	struct call *c = r->owner;
+	if (c->dial.link != NULL)
+		link_resume(c->dial.link);
+}
+
+/* ---- the agent ---- */
+
+/* Input that the first frame had no room for: one chunk an acknowledgement, so that the
+ * process's own pace decides. */
+static void send_stdin(struct call *c, const Sandgate__StdinAck *ack)
+{
+	struct call_request *q = c->q;
+	if (c->stdin_closed || (ack != NULL && ack->closed))
+		return;
+	if (q->stdin_rest_len > 0) {
+		size_t n = q->stdin_rest_len < CHUNK_MAX ? q->stdin_rest_len : CHUNK_MAX;
+		dial_stdin(&c->dial, NULL, q->stdin_rest, n);
+		q->stdin_rest += n;
+		q->stdin_rest_len -= n;
+	} else if (!q->stdin_open) {
+		dial_close_stdin(&c->dial);
+		c->stdin_closed = true;
+	}
+}
+
+static void on_started(struct call *c, const Sandgate__Started *s)
+{
+	bool first = c->state == CALL_OPENING;
+	c->state = CALL_RUNNING;
+	if (c->kind == CALL_START) {
+		struct api_request *r = c->r;
+		r->on_gone = NULL;
+		call_output_started(&c->out, s->started_at_ms);
+		call_destroy(c);
+		return;
+	}
+	if (!first)
+		return;
+	c->existing = s->existing;
+	call_output_started(&c->out, s->started_at_ms);
+	if (c->q->stdin_rest_len > 0)
+		send_stdin(c, NULL);
+}
+
+static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
+{
+	struct call *c = (struct call *)((char *)d - offsetof(struct call, dial));
+	switch (f->body_case) {
+	case SANDGATE__GUEST_FRAME__BODY_STARTED:
+		on_started(c, f->started);
+		break;
+	case SANDGATE__GUEST_FRAME__BODY_OUTPUT:
+		if (!call_output_chunk(&c->out, f->output))
+			link_pause(d->link);
+		break;
+	case SANDGATE__GUEST_FRAME__BODY_GAP:
+		call_output_gap(&c->out, f->gap);
+		break;
+	case SANDGATE__GUEST_FRAME__BODY_STDIN_ACK:
+		send_stdin(c, f->stdin_ack);
+		break;
+	case SANDGATE__GUEST_FRAME__BODY_EXIT:
+		if (f->exit->result != NULL)
+			call_finish(c, f->exit->result, f->exit->sequence);
+		break;
+	default:
+		break;
+	}
+}
+
+/* The session broke in the middle: the exec may run on, so take it over by its id. */
+static bool reattach(struct call *c)
+{
+	struct err e;
+	Sandgate__Open open = SANDGATE__OPEN__INIT;
+	Sandgate__Attach attach = SANDGATE__ATTACH__INIT;
+	if (c->attach_tries++ == REATTACH_TRIES)
+		return false;
+	attach.exec_id = c->q->exec_id;
+	attach.offset = call_output_next(&c->out);
+	attach.role = SANDGATE__ROLE__ROLE_OWNER;
+	open.op_case = SANDGATE__OPEN__OP_ATTACH;
+	open.attach = &attach;
+	if (dial_open(&c->dial, c->sandbox, &open, true, &dial_handlers, &e) < 0)
+		return false;
+	c->state = c->state == CALL_RUNNING ? CALL_RUNNING : CALL_ATTACHING;
+	log_info("call", c->r->id, "link lost, attaching to %s again", c->q->exec_id);
+	return true;
+}
+
+static void on_end(struct dial *d, const struct dial_end *end)
+{
+	struct call *c = (struct call *)((char *)d - offsetof(struct call, dial));
+	struct err e = end->err;
+	bool lost = e.code == ERR_SANDBOX_LOST;
+	if (lost && end->sent && !c->going && reattach(c))
+		return;
+	if (c->attach_tries > 0 && !c->going) /* whatever attaching said, the result is lost */
+		err_set(&e, ERR_SANDBOX_LOST, "the connection to the sandbox was lost");
+	call_fail(c, &e, end->refused && c->attach_tries == 0 ? "no" : started(c, end->sent));
+}
+
+static void on_going(struct dial *d, Sandgate__CancelReason reason)
+{
+	struct call *c = (struct call *)((char *)d - offsetof(struct call, dial));
+	c->going = true;
+	link_resume(d->link);
+	dial_cancel(d, reason, NULL);
+}
+
+static const struct dial_handlers dial_handlers = {
+    .on_frame = on_frame, .on_end = on_end, .on_going = on_going};
+
+/* ---- start ---- */
+
+static void arm_watchdog(struct call *c)
+{
+	const Sandgate__Exec *x = &c->q->exec;
+	double after =
+	    (double)(x->timeout_ms + x->grace_ms + DRAIN_MAX_MS + CLEANUP_WAIT_MS) / 1000;
+	ev_timer_init(&c->watchdog, on_watchdog, after + EXEC_WATCHDOG_S, 0.);
+	c->watchdog.data = c;
+	if (x->timeout_ms > 0)
+		ev_timer_start(c->r->api->loop, &c->watchdog);
+}
+
+void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
+                struct call_request *q)
+{
+	struct err e;
+	struct call *c = calloc(1, sizeof(*c));
+	if (c == NULL) {
+		call_request_free(q);
+		err_set(&e, ERR_INTERNAL, "out of memory");
+		api_fail(r, &e, NULL);
+		return;
+	}
+	c->set = r->api->calls;
+	LIST_INSERT_HEAD(&c->set->calls, c, entry);
+	c->set->count++;
+	c->r = r;
+	c->sandbox = s;
+	c->kind = kind;
+	c->q = q;
+	call_output_init(&c->out, r, kind, q);
+	memcpy(r->exec_id, c->q->exec_id, sizeof(r->exec_id));
+	r->owner = c;
+	r->on_gone = on_gone;
+	r->on_room = on_client_room;
+	arm_watchdog(c);
+
+	Sandgate__Open open = SANDGATE__OPEN__INIT;
+	open.op_case = SANDGATE__OPEN__OP_EXEC;
+	open.exec = &c->q->exec;
+	if (dial_open(&c->dial, s, &open, true, &dial_handlers, &e) < 0)
+		call_fail(c, &e, "no");
+}
+
+/* ---- all of them ---- */
+
+struct call_set *call_set_create(void)
+{
+	return calloc(1, sizeof(struct call_set));
+}
+
+size_t call_set_count(const struct call_set *set)
+{
+	return set->count;
+}
+
+void call_set_suspend(struct call_set *set)
+{
+	struct call *c, *next;
+	struct err e;
+	err_set(&e, ERR_DRAINING, "this bridge shut down; attach to the exec by its id");
+	for (c = LIST_FIRST(&set->calls); c != NULL; c = next) {
+		next = LIST_NEXT(c, entry);
+		call_fail(c, &e, started(c, true));
+	}
+}
+
+void call_set_destroy(struct call_set *set)
+{
+	free(set);
+}

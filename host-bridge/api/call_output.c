@@ -1,0 +1,202 @@
+#include "host-bridge/api/call_output.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "host-bridge/api/result_json.h"
+
+#define BUFFER_MIN 4096
+
+static void open_stream(struct call_output *o)
+{
+	ev_timer_stop(o->r->api->loop, &o->headers);
+	if (!o->open)
+		sse_open(&o->sse, o->r);
+	o->open = true;
+}
+
+static void on_headers_due(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)loop;
+	(void)revents;
+	open_stream(w->data);
+}
+
+void call_output_init(struct call_output *o, struct api_request *r, enum call_kind kind,
+                      const struct call_request *q)
+{
+	*o = (struct call_output){.r = r, .kind = kind, .q = q};
+	sse_text_init(&o->text, q->exec_id, q->base64, 0);
+	ev_timer_init(&o->headers, on_headers_due, SSE_HEADERS_MS / 1000., 0.);
+	o->headers.data = o;
+	if (kind == CALL_STREAM)
+		ev_timer_start(r->api->loop, &o->headers);
+}
+
+void call_output_free(struct call_output *o)
+{
+	for (int i = 0; i < 2; i++)
+		free(o->streams[i].data);
+}
+
+uint64_t call_output_next(const struct call_output *o)
+{
+	return o->next;
+}
+
+/* ---- the event stream ---- */
+
+static bool write_events(struct call_output *o, struct json_out *events)
+{
+	bool room = sse_write(&o->sse, events);
+	json_out_free(events);
+	return room;
+}
+
+static void tell_start(struct call_output *o, uint64_t started_at_ms)
+{
+	struct json_out out = {0};
+	open_stream(o);
+	if (o->told_start)
+		return;
+	o->told_start = true;
+	sse_start(&o->text, &out, started_at_ms);
+	write_events(o, &out);
+}
+
+static void end_stream(struct call_output *o, struct json_out *last)
+{
+	struct api_request *r = o->r;
+	write_events(o, last);
+	sse_stop(&o->sse);
+	api_end(r);
+}
+
+/* ---- the buffered reply ---- */
+
+static int buffer_reserve(struct call_buffer *b, size_t need, size_t limit)
+{
+	size_t room = b->room > 0 ? b->room : BUFFER_MIN;
+	while (room < need)
+		room *= 2;
+	if (room > limit)
+		room = limit;
+	char *grown = realloc(b->data, room);
+	if (grown == NULL)
+		return -1;
+	b->data = grown;
+	b->room = room;
+	return 0;
+}
+
+/* Keep what fits; when memory fails the rest is as good as over the limit. */
+static void buffer_add(struct call_buffer *b, const ProtobufCBinaryData *data, size_t limit)
+{
+	size_t n = limit - b->len < data->len ? limit - b->len : data->len;
+	if (b->cut || n == 0)
+		return;
+	if (b->len + n > b->room && buffer_reserve(b, b->len + n, limit) < 0) {
+		b->cut = true;
+		return;
+	}
+	memcpy(b->data + b->len, data->data, n);
+	b->len += n;
+}
+
+/* ---- what the agent says ---- */
+
+static void reply_started(struct call_output *o, uint64_t started_at_ms)
+{
+	struct json_out out = {0};
+	Sandgate__ExecState s = SANDGATE__EXEC_STATE__INIT;
+	size_t len;
+	s.exec_id = o->r->exec_id;
+	s.phase = SANDGATE__EXEC_PHASE__PHASE_RUNNING;
+	s.detached = true;
+	s.started_at_ms = started_at_ms;
+	result_json_exec(&out, &s);
+	char *body = json_out_take(&out, &len);
+	api_reply_take(o->r, 201, "application/json", body, len);
+}
+
+void call_output_started(struct call_output *o, uint64_t started_at_ms)
+{
+	if (o->kind == CALL_START)
+		reply_started(o, started_at_ms);
+	else if (o->kind == CALL_STREAM)
+		tell_start(o, started_at_ms);
+}
+
+bool call_output_chunk(struct call_output *o, const Sandgate__Output *chunk)
+{
+	struct json_out out = {0};
+	unsigned stream = chunk->stream == SANDGATE__STREAM__STREAM_STDERR;
+	o->next = chunk->sequence + chunk->data.len;
+	if (o->kind == CALL_RUN)
+		buffer_add(&o->streams[stream], &chunk->data, o->q->output_bytes);
+	if (o->kind != CALL_STREAM)
+		return true;
+	tell_start(o, 0);
+	sse_chunk(&o->text, &out, chunk);
+	return write_events(o, &out);
+}
+
+void call_output_gap(struct call_output *o, const Sandgate__Gap *g)
+{
+	struct json_out out = {0};
+	o->next = g->sequence + g->bytes;
+	o->gapped = true;
+	for (unsigned i = 0; i < 2; i++)
+		if (g->both || (unsigned)g->stream == i)
+			o->streams[i].cut = true;
+	if (o->kind != CALL_STREAM)
+		return;
+	tell_start(o, 0);
+	sse_gap(&o->text, &out, g);
+	write_events(o, &out);
+}
+
+static void reply_result(struct call_output *o, const Sandgate__Result *result)
+{
+	struct json_out out = {0};
+	size_t len;
+	const struct result_stream streams[2] = {
+	    {o->streams[0].data, o->streams[0].len},
+	    {o->streams[1].data, o->streams[1].len},
+	};
+	result_json(&out, o->r->exec_id, result, streams, o->q->base64);
+	char *body = json_out_take(&out, &len);
+	if (body == NULL) {
+		struct err e;
+		struct api_details d = {.started = "yes", .exec_id = o->r->exec_id};
+		err_set(&e, ERR_INTERNAL, "out of memory");
+		api_fail(o->r, &e, &d);
+		return;
+	}
+	api_reply_take(o->r, 200, "application/json", body, len);
+}
+
+void call_output_finish(struct call_output *o, const Sandgate__Result *result, uint64_t end)
+{
+	struct json_out out = {0};
+	if (o->kind == CALL_RUN) {
+		reply_result(o, result);
+		return;
+	}
+	tell_start(o, result->started_at_ms);
+	o->text.next = end;
+	sse_exit(&o->text, &out, result, o->gapped);
+	end_stream(o, &out);
+}
+
+void call_output_fail(struct call_output *o, const struct err *e, const struct api_details *d)
+{
+	struct json_out out = {0};
+	ev_timer_stop(o->r->api->loop, &o->headers);
+	if (!o->open) {
+		api_fail(o->r, e, d);
+		return;
+	}
+	sse_error(&o->text, &out, o->r->id, e, d);
+	end_stream(o, &out);
+}

@@ -1,0 +1,175 @@
+#include "host-bridge/api/dial.h"
+
+#include <stddef.h>
+
+#include "proto/limits.h"
+
+/* Let go of the link and the sandbox; the latter may be freed by it. */
+static void drop(struct dial *d)
+{
+	struct sandbox *s = d->sandbox;
+	bool held = d->holds;
+	d->sandbox = NULL;
+	d->holds = false;
+	d->link = NULL;
+	sandbox_unlisten(&d->listener);
+	if (held)
+		sandbox_unhold(s);
+}
+
+static void end(struct dial *d, const struct dial_end *why)
+{
+	drop(d);
+	d->handlers->on_end(d, why);
+}
+
+static void on_opened(struct link *l, const Sandgate__Opened *o, void *owner)
+{
+	struct dial *d = owner;
+	(void)l;
+	(void)o;
+	if (d->handlers->on_opened != NULL)
+		d->handlers->on_opened(d);
+}
+
+static void on_frame(struct link *l, const Sandgate__GuestFrame *f, void *owner)
+{
+	struct dial *d = owner;
+	(void)l;
+	d->handlers->on_frame(d, f);
+}
+
+static void on_room(struct link *l, void *owner)
+{
+	struct dial *d = owner;
+	(void)l;
+	if (d->handlers->on_room != NULL)
+		d->handlers->on_room(d);
+}
+
+static void on_closed(struct link *l, const struct err *why, bool sent,
+                      const Sandgate__Refused *refused, void *owner)
+{
+	struct dial *d = owner;
+	struct dial_end e = {.err = *why, .sent = sent, .refused = refused != NULL};
+	(void)l;
+	if (refused != NULL && refused->offset != NULL) {
+		e.has_offset = true;
+		e.offset = refused->offset->value;
+	}
+	if (d->going != SANDGATE__CANCEL_REASON__CANCEL_NONE)
+		err_set(&e.err, ERR_SANDBOX_GONE, "the sandbox was deleted");
+	end(d, &e);
+}
+
+static const struct link_handlers link_handlers = {
+    .on_opened = on_opened, .on_frame = on_frame, .on_closed = on_closed, .on_room = on_room};
+
+/* The sandbox goes away. Who has something to say does so and stays until the agent has
+ * answered: the guest is kept for that moment. A guest that is lost needs no word. */
+static void on_sandbox_end(struct sandbox_listener *l, Sandgate__CancelReason reason)
+{
+	struct dial *d = (struct dial *)((char *)l - offsetof(struct dial, listener));
+	struct dial_end e = {.sent = true};
+	d->going = reason;
+	if (reason != SANDGATE__CANCEL_REASON__CANCEL_NONE && d->handlers->on_going != NULL) {
+		d->handlers->on_going(d, reason);
+		return;
+	}
+	if (reason == SANDGATE__CANCEL_REASON__CANCEL_NONE)
+		err_set(&e.err, ERR_SANDBOX_LOST, "the sandbox's guest was lost");
+	else
+		err_set(&e.err, ERR_SANDBOX_GONE, "the sandbox was deleted");
+	struct link *link = d->link;
+	drop(d);
+	link_destroy(link, false);
+	d->handlers->on_end(d, &e);
+}
+
+int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, bool hold,
+              const struct dial_handlers *h, struct err *e)
+{
+	struct link *l = sandbox_link(s, e);
+	if (l == NULL)
+		return -1;
+	if (link_open(l, open, OPEN_DEADLINE_S * 1000, &link_handlers, d, e) < 0) {
+		link_destroy(l, false);
+		return -1;
+	}
+	*d = (struct dial){.handlers = h, .link = l, .sandbox = s, .holds = hold};
+	d->listener.on_end = on_sandbox_end;
+	sandbox_listen(s, &d->listener);
+	if (hold)
+		sandbox_hold(s);
+	return 0;
+}
+
+void dial_close(struct dial *d)
+{
+	struct link *l = d->link;
+	if (l == NULL)
+		return;
+	drop(d);
+	link_destroy(l, true);
+}
+
+static void send(struct dial *d, Sandgate__HostFrame *f, Sandgate__HostFrame__BodyCase body)
+{
+	f->body_case = body;
+	if (d->link != NULL)
+		link_send(d->link, f);
+}
+
+void dial_cancel(struct dial *d, Sandgate__CancelReason reason, const uint64_t *grace_ms)
+{
+	Sandgate__HostFrame f = SANDGATE__HOST_FRAME__INIT;
+	Sandgate__Cancel cancel = SANDGATE__CANCEL__INIT;
+	Sandgate__Uint64Value grace = SANDGATE__UINT64_VALUE__INIT;
+	cancel.reason = reason;
+	if (grace_ms != NULL) {
+		grace.value = *grace_ms;
+		cancel.grace_ms = &grace;
+	}
+	f.cancel = &cancel;
+	send(d, &f, SANDGATE__HOST_FRAME__BODY_CANCEL);
+}
+
+void dial_release(struct dial *d)
+{
+	Sandgate__HostFrame f = SANDGATE__HOST_FRAME__INIT;
+	Sandgate__Release release = SANDGATE__RELEASE__INIT;
+	f.release = &release;
+	send(d, &f, SANDGATE__HOST_FRAME__BODY_RELEASE);
+}
+
+void dial_signal(struct dial *d, uint32_t number, bool all)
+{
+	Sandgate__HostFrame f = SANDGATE__HOST_FRAME__INIT;
+	Sandgate__Signal sig = SANDGATE__SIGNAL__INIT;
+	sig.signal = number;
+	sig.all = all;
+	f.signal = &sig;
+	send(d, &f, SANDGATE__HOST_FRAME__BODY_SIGNAL);
+}
+
+void dial_stdin(struct dial *d, const uint64_t *offset, const void *data, size_t len)
+{
+	Sandgate__HostFrame f = SANDGATE__HOST_FRAME__INIT;
+	Sandgate__Stdin in = SANDGATE__STDIN__INIT;
+	Sandgate__Uint64Value at = SANDGATE__UINT64_VALUE__INIT;
+	if (offset != NULL) {
+		at.value = *offset;
+		in.offset = &at;
+	}
+	in.data = (ProtobufCBinaryData){len, (uint8_t *)(uintptr_t)data};
+	f.stdin = &in;
+	send(d, &f, SANDGATE__HOST_FRAME__BODY_STDIN);
+}
+
+void dial_close_stdin(struct dial *d)
+{
+	Sandgate__HostFrame f = SANDGATE__HOST_FRAME__INIT;
+	Sandgate__CloseStdin close = SANDGATE__CLOSE_STDIN__INIT;
+	f.close_stdin = &close;
+	send(d, &f, SANDGATE__HOST_FRAME__BODY_CLOSE_STDIN);
+}

@@ -1,0 +1,58 @@
+/*
+ * One session with the agent of a running sandbox, as calls, hubs and control requests
+ * use it: takes a link, sends Open, hears of the sandbox's end, keeps the sandbox busy if
+ * asked to. It adds nothing to what is said in the session and never repeats anything.
+ *
+ * Embedded in its owner. Open from dial_open until on_end was called or dial_close.
+ */
+#ifndef SANDGATE_DIAL_H
+#define SANDGATE_DIAL_H
+
+#include "host-bridge/link/link.h"
+#include "host-bridge/sandbox/sandbox.h"
+
+struct dial;
+
+/* How a session ended by itself. */
+struct dial_end {
+	struct err err;
+	bool sent;    /* the Open may have reached the agent */
+	bool refused; /* err is the agent's own word: the operation was not done */
+	bool has_offset;
+	uint64_t offset; /* Refused.offset */
+};
+
+struct dial_handlers {
+	void (*on_frame)(struct dial *d, const Sandgate__GuestFrame *f);
+	/* Once; the dial is closed already and may be opened again. */
+	void (*on_end)(struct dial *d, const struct dial_end *end);
+	/* The sandbox is being ended on purpose: say something to the agent and wait, for a
+	 * moment, for its last frame. on_end follows. NULL: it ends at once. */
+	void (*on_going)(struct dial *d, Sandgate__CancelReason reason);
+	void (*on_opened)(struct dial *d); /* may be NULL */
+	void (*on_room)(struct dial *d);   /* may be NULL */
+};
+
+struct dial {
+	const struct dial_handlers *handlers;
+	struct link *link;
+	struct sandbox *sandbox;
+	struct sandbox_listener listener;
+	Sandgate__CancelReason going; /* why the sandbox ends, or CANCEL_NONE */
+	bool holds;
+};
+
+/* Start a session. `hold` keeps the sandbox from idling out while the session lasts. */
+int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, bool hold,
+              const struct dial_handlers *h, struct err *e);
+/* Let go: no handler is called any more. What was sent is flushed. Harmless when closed. */
+void dial_close(struct dial *d);
+
+/* Send one frame of the body that `f` names. */
+void dial_cancel(struct dial *d, Sandgate__CancelReason reason, const uint64_t *grace_ms);
+void dial_release(struct dial *d);
+void dial_signal(struct dial *d, uint32_t number, bool all);
+void dial_stdin(struct dial *d, const uint64_t *offset, const void *data, size_t len);
+void dial_close_stdin(struct dial *d);
+
+#endif

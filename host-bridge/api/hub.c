@@ -1,0 +1,375 @@
+#include "host-bridge/api/hub.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+
+#include "host-bridge/api/dial.h"
+#include "host-bridge/api/sse.h"
+#include "proto/log.h"
+
+#define BUCKETS 256 /* a power of two */
+
+struct watcher {
+	LIST_ENTRY(watcher) entry;
+	struct hub *hub;
+	struct api_request *r;
+	struct sse sse;
+	bool behind; /* over its high watermark: what comes now is skipped */
+	bool gapped;
+	uint64_t skipped[2]; /* bytes of each stream since then */
+};
+
+LIST_HEAD(hub_list, hub);
+
+struct hub {
+	LIST_ENTRY(hub) entry;
+	struct hub_set *set;
+	struct sandbox *sandbox; /* a key only; the dial knows whether it is still there */
+	char exec_id[EXEC_ID_MAX + 1];
+	struct dial dial;
+	struct sse_text text;
+	uint64_t started_at_ms;
+	bool attached;
+	LIST_HEAD(, watcher) watchers;
+};
+
+struct hub_set {
+	struct hub_list buckets[BUCKETS];
+	size_t watchers;
+};
+
+static const struct dial_handlers dial_handlers;
+
+/* ---- life ---- */
+
+/* FNV-1a over what must be equal for two hubs to merge one day. */
+static struct hub_list *bucket(struct hub_set *set, const struct sandbox *s,
+                               const char *exec_id)
+{
+	uint32_t h = 2166136261u ^ (uint32_t)((uintptr_t)s >> 4);
+	for (; *exec_id != '\0'; exec_id++)
+		h = (h ^ (uint8_t)*exec_id) * 16777619u;
+	return &set->buckets[h & (BUCKETS - 1)];
+}
+
+static struct hub *hub_create(struct hub_set *set, struct sandbox *s, const char *exec_id,
+                              uint64_t after, bool base64)
+{
+	struct hub *h = calloc(1, sizeof(*h));
+	if (h == NULL)
+		return NULL;
+	h->set = set;
+	h->sandbox = s;
+	strcpy(h->exec_id, exec_id);
+	LIST_INIT(&h->watchers);
+	sse_text_init(&h->text, h->exec_id, base64, after);
+	LIST_INSERT_HEAD(bucket(set, s, exec_id), h, entry);
+	return h;
+}
+
+static void hub_destroy(struct hub *h)
+{
+	dial_close(&h->dial);
+	LIST_REMOVE(h, entry);
+	free(h);
+}
+
+static void watcher_destroy(struct watcher *w)
+{
+	LIST_REMOVE(w, entry);
+	w->hub->set->watchers--;
+	sse_stop(&w->sse);
+	free(w);
+}
+
+static void on_gone(struct api_request *r)
+{
+	struct watcher *w = r->owner;
+	struct hub *h = w->hub;
+	watcher_destroy(w);
+	if (LIST_EMPTY(&h->watchers))
+		hub_destroy(h);
+}
+
+/* ---- writing ---- */
+
+static void catch_up(struct watcher *w)
+{
+	struct json_out out = {0};
+	w->behind = false;
+	w->gapped = true;
+	for (int i = 0; i < 2; i++)
+		if (w->skipped[i] > 0)
+			sse_skipped(&w->hub->text, &out, (Sandgate__Stream)i, w->skipped[i]);
+	w->skipped[0] = w->skipped[1] = 0;
+	if (out.len > 0)
+		sse_write(&w->sse, &out);
+	json_out_free(&out);
+}
+
+static void on_room(struct api_request *r)
+{
+	struct watcher *w = r->owner;
+	if (w->behind)
+		catch_up(w);
+}
+
+/* One rendered event to everybody; who is behind counts the bytes of it instead. */
+static void broadcast(struct hub *h, struct json_out *events, unsigned stream, uint64_t bytes)
+{
+	struct watcher *w;
+	LIST_FOREACH (w, &h->watchers, entry) {
+		if (w->behind)
+			w->skipped[stream] += bytes;
+		else if (events->len > 0)
+			w->behind = !sse_write(&w->sse, events);
+	}
+	json_out_free(events);
+}
+
+/* The terminal event of every watcher, which is told of its gap first. */
+static void finish(struct hub *h, const Sandgate__Exit *x)
+{
+	struct watcher *w;
+	h->text.next = x->sequence;
+	while ((w = LIST_FIRST(&h->watchers)) != NULL) {
+		struct api_request *r = w->r;
+		struct sse_text text = h->text;
+		struct json_out last = {0};
+		if (w->behind)
+			catch_up(w);
+		sse_exit(&text, &last, x->result, w->gapped);
+		sse_write(&w->sse, &last);
+		json_out_free(&last);
+		watcher_destroy(w);
+		r->on_gone = NULL;
+		r->on_room = NULL;
+		api_end(r);
+	}
+	hub_destroy(h);
+}
+
+static void fail(struct hub *h, const struct err *e)
+{
+	struct api_details d = {.exec_id = h->exec_id};
+	struct watcher *w;
+	while ((w = LIST_FIRST(&h->watchers)) != NULL) {
+		struct api_request *r = w->r;
+		struct json_out out = {0};
+		r->on_gone = NULL;
+		r->on_room = NULL;
+		if (!h->attached) {
+			watcher_destroy(w);
+			api_fail(r, e, &d);
+			continue;
+		}
+		sse_error(&h->text, &out, r->id, e, &d);
+		sse_write(&w->sse, &out);
+		json_out_free(&out);
+		watcher_destroy(w);
+		api_end(r);
+	}
+	hub_destroy(h);
+}
+
+/* ---- merging ---- */
+
+static bool same_place(const struct hub *a, const struct hub *b)
+{
+	const struct sse_text *x = &a->text, *y = &b->text;
+	if (x->next != y->next || x->base64 != y->base64)
+		return false;
+	for (int i = 0; i < 2; i++)
+		if (x->held_len[i] != y->held_len[i] ||
+		    (x->held_len[i] > 0 && x->held_at[i] != y->held_at[i]))
+			return false;
+	return true;
+}
+
+/* Move the watchers of `h` to another hub that stands where it stands; `h` is gone then. */
+static bool merge(struct hub *h)
+{
+	struct hub *other;
+	struct watcher *w;
+	LIST_FOREACH (other, bucket(h->set, h->sandbox, h->exec_id), entry)
+		if (other != h && other->sandbox == h->sandbox && other->attached &&
+		    strcmp(other->exec_id, h->exec_id) == 0 && same_place(h, other))
+			break;
+	if (other == NULL)
+		return false;
+	while ((w = LIST_FIRST(&h->watchers)) != NULL) {
+		LIST_REMOVE(w, entry);
+		w->hub = other;
+		LIST_INSERT_HEAD(&other->watchers, w, entry);
+	}
+	hub_destroy(h);
+	return true;
+}
+
+/* ---- the agent ---- */
+
+static void attach(struct hub *h, struct sandbox *s)
+{
+	struct err e;
+	Sandgate__Open open = SANDGATE__OPEN__INIT;
+	Sandgate__Attach a = SANDGATE__ATTACH__INIT;
+	a.exec_id = h->exec_id;
+	a.offset = h->text.next;
+	a.role = SANDGATE__ROLE__ROLE_OUTPUT;
+	open.op_case = SANDGATE__OPEN__OP_ATTACH;
+	open.attach = &a;
+	if (dial_open(&h->dial, s, &open, true, &dial_handlers, &e) < 0)
+		fail(h, &e);
+}
+
+/* The exec exists: the watcher's headers and its `start` go out. */
+static void begin(struct hub *h)
+{
+	struct watcher *w = LIST_FIRST(&h->watchers);
+	struct json_out out = {0};
+	h->attached = true;
+	sse_open(&w->sse, w->r);
+	sse_start(&h->text, &out, h->started_at_ms);
+	sse_write(&w->sse, &out);
+	json_out_free(&out);
+}
+
+/* The answer to ExecInfo decides what the watcher gets. */
+static void on_state(struct hub *h, const Sandgate__ExecState *s)
+{
+	struct err e;
+	struct watcher *w = LIST_FIRST(&h->watchers);
+	struct sandbox *sandbox = h->dial.sandbox;
+	bool finished = s->phase == SANDGATE__EXEC_PHASE__PHASE_FINISHED;
+	if (h->text.next > s->end_sequence && finished) {
+		struct api_request *r = w->r;
+		r->on_gone = NULL;
+		watcher_destroy(w);
+		hub_destroy(h);
+		api_reply_empty(r, 204);
+		return;
+	}
+	if (h->text.next > s->end_sequence) {
+		err_field(&e, ERR_INVALID_FIELD, "after", "the exec has no such event yet");
+		fail(h, &e);
+		return;
+	}
+	h->started_at_ms = s->started_at_ms;
+	dial_close(&h->dial);
+	begin(h);
+	if (!merge(h))
+		attach(h, sandbox);
+}
+
+static void on_gap(struct hub *h, const Sandgate__Gap *g)
+{
+	struct watcher *w;
+	struct json_out out = {0};
+	LIST_FOREACH (w, &h->watchers, entry)
+		w->gapped = true;
+	sse_gap(&h->text, &out, g);
+	broadcast(h, &out, g->stream == SANDGATE__STREAM__STREAM_STDERR, g->bytes);
+	merge(h);
+}
+
+static void on_output(struct hub *h, const Sandgate__Output *o)
+{
+	struct json_out out = {0};
+	sse_chunk(&h->text, &out, o);
+	broadcast(h, &out, o->stream == SANDGATE__STREAM__STREAM_STDERR, o->data.len);
+	merge(h);
+}
+
+static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
+{
+	struct hub *h = (struct hub *)((char *)d - offsetof(struct hub, dial));
+	switch (f->body_case) {
+	case SANDGATE__GUEST_FRAME__BODY_EXEC_STATE:
+		if (!h->attached)
+			on_state(h, f->exec_state);
+		break;
+	case SANDGATE__GUEST_FRAME__BODY_OUTPUT:
+		on_output(h, f->output);
+		break;
+	case SANDGATE__GUEST_FRAME__BODY_GAP:
+		on_gap(h, f->gap);
+		break;
+	case SANDGATE__GUEST_FRAME__BODY_EXIT:
+		if (f->exit->result != NULL)
+			finish(h, f->exit);
+		break;
+	default:
+		break;
+	}
+}
+
+static void on_end(struct dial *d, const struct dial_end *end)
+{
+	struct hub *h = (struct hub *)((char *)d - offsetof(struct hub, dial));
+	fail(h, &end->err);
+}
+
+static const struct dial_handlers dial_handlers = {.on_frame = on_frame, .on_end = on_end};
+
+/* ---- what handlers call ---- */
+
+static struct watcher *watcher_create(struct hub *h, struct api_request *r)
+{
+	struct watcher *w = calloc(1, sizeof(*w));
+	if (w == NULL)
+		return NULL;
+	w->hub = h;
+	w->r = r;
+	LIST_INSERT_HEAD(&h->watchers, w, entry);
+	h->set->watchers++;
+	r->owner = w;
+	r->on_gone = on_gone;
+	r->on_room = on_room;
+	return w;
+}
+
+void hub_watch(struct api_request *r, struct sandbox *s, const char *exec_id, uint64_t after,
+               bool base64)
+{
+	struct err e;
+	Sandgate__Open open = SANDGATE__OPEN__INIT;
+	Sandgate__ExecInfo info = SANDGATE__EXEC_INFO__INIT;
+	struct hub *h = hub_create(r->api->hubs, s, exec_id, after, base64);
+	if (h == NULL || watcher_create(h, r) == NULL) {
+		if (h != NULL)
+			hub_destroy(h);
+		err_set(&e, ERR_INTERNAL, "out of memory");
+		api_fail(r, &e, NULL);
+		return;
+	}
+	info.exec_id = h->exec_id;
+	open.op_case = SANDGATE__OPEN__OP_EXEC_INFO;
+	open.exec_info = &info;
+	if (dial_open(&h->dial, s, &open, false, &dial_handlers, &e) < 0)
+		fail(h, &e);
+}
+
+struct hub_set *hub_set_create(void)
+{
+	return calloc(1, sizeof(struct hub_set));
+}
+
+size_t hub_set_watchers(const struct hub_set *set)
+{
+	return set->watchers;
+}
+
+void hub_set_suspend(struct hub_set *set)
+{
+	struct err e;
+	err_set(&e, ERR_DRAINING, "this bridge shut down; attach to the exec by its id");
+	for (size_t i = 0; i < BUCKETS; i++)
+		while (!LIST_EMPTY(&set->buckets[i]))
+			fail(LIST_FIRST(&set->buckets[i]), &e);
+}
+
+void hub_set_destroy(struct hub_set *set)
+{
+	free(set);
+}

@@ -1,0 +1,39 @@
+/*
+ * What an exec's end looks like in JSON: the one place that knows the names of ExecResult,
+ * ExecSummary and Exec (api.md section 3). Pure: it writes into the caller's buffer.
+ */
+#ifndef SANDGATE_RESULT_JSON_H
+#define SANDGATE_RESULT_JSON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "host-bridge/http/json_out.h"
+#include "proto/sandgate.pb-c.h"
+
+/* What was kept of one output stream. */
+struct result_stream {
+	const char *data;
+	size_t len;
+};
+
+/* ExecResult. `base64` encodes the streams; else they are UTF-8 with U+FFFD repair. */
+void result_json(struct json_out *out, const char *exec_id, const Sandgate__Result *r,
+                 const struct result_stream streams[2], bool base64);
+/* ExecSummary, as the member `key`: without the streams. `truncated`: not all of the output
+ * can be had. */
+void result_json_summary(struct json_out *out, const char *key, const char *exec_id,
+                         const Sandgate__Result *r, bool truncated);
+/* Exec. */
+void result_json_exec(struct json_out *out, const Sandgate__ExecState *s);
+
+const char *result_outcome_name(Sandgate__Outcome outcome);
+/* "SIGKILL" of 9; "SIG99" for a number without a name. */
+void result_signal_name(uint32_t number, char name[16]);
+/* The number of "SIGKILL", or 0. */
+uint32_t result_signal_number(const char *name);
+
+/* RFC 3339 in UTC with milliseconds, of milliseconds since the epoch; null for 0. */
+void result_instant_json(struct json_out *out, const char *key, uint64_t ms);
+
+#endif

@@ -1,0 +1,283 @@
+#include "host-bridge/api/sandbox_body.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host-bridge/api/body.h"
+#include "host-bridge/api/call_request.h"
+
+struct attach_fields {
+	struct body_int transport, cid, port;
+	struct body_str path, agent_token_file;
+};
+
+struct resource_fields {
+	struct body_int vcpus, memory_mib, disk_mib;
+};
+
+struct create_fields {
+	struct body_str template;
+	struct body_num ttl_seconds, max_lifetime_seconds;
+	struct body_bool persistent;
+	struct resource_fields resources;
+	struct attach_fields attach;
+	json_t *metadata, *exec_defaults;
+};
+
+static const char *const transport_names[] = {"hybrid", "vsock", "unix", NULL};
+
+#define AT(s, f, t) .name = #f, .type = t, .offset = offsetof(struct s, f)
+static const struct body_field attach_table[] = {
+    {AT(attach_fields, transport, BODY_ENUM), .names = transport_names, .required = true},
+    {AT(attach_fields, path, BODY_STR)},
+    {AT(attach_fields, cid, BODY_INT), .min = 1, .max = UINT32_MAX - 1.},
+    {AT(attach_fields, port, BODY_INT), .min = 1, .max = UINT32_MAX - 1.},
+    {AT(attach_fields, agent_token_file, BODY_STR)},
+    {.name = NULL},
+};
+
+static const struct body_field resource_table[] = {
+    {AT(resource_fields, vcpus, BODY_INT), .min = 1, .max = 1024},
+    {AT(resource_fields, memory_mib, BODY_INT), .min = 1, .max = 1 << 24},
+    {AT(resource_fields, disk_mib, BODY_INT), .min = 1, .max = 1 << 24},
+    {.name = NULL},
+};
+
+static const struct body_field create_table[] = {
+    {AT(create_fields, template, BODY_STR)},
+    {AT(create_fields, attach, BODY_GROUP), .fields = attach_table},
+    {AT(create_fields, ttl_seconds, BODY_NUM), .max = TTL_MAX_S, .above = true},
+    {AT(create_fields, max_lifetime_seconds, BODY_NUM), .max = TTL_MAX_S, .above = true},
+    {AT(create_fields, metadata, BODY_MAP)},
+    {AT(create_fields, resources, BODY_GROUP), .fields = resource_table},
+    {AT(create_fields, exec_defaults, BODY_JSON)},
+    /* PandaStack's names */
+    {AT(create_fields, persistent, BODY_BOOL)},
+    {.name = "cpu",
+     .type = BODY_INT,
+     .offset = offsetof(struct create_fields, resources.vcpus),
+     .min = 1,
+     .max = 1024},
+    {.name = "memory_mb",
+     .type = BODY_INT,
+     .offset = offsetof(struct create_fields, resources.memory_mib),
+     .min = 1,
+     .max = 1 << 24},
+    {.name = NULL},
+};
+
+/* ---- metadata ---- */
+
+static int check_metadata(json_t *metadata, struct err *e)
+{
+	size_t bytes = 0;
+	const char *key;
+	json_t *value;
+	json_object_foreach (metadata, key, value)
+		bytes += strlen(key) + json_string_length(value);
+	if (json_object_size(metadata) > METADATA_KEYS_MAX || bytes > METADATA_BYTES_MAX)
+		return err_field(e, ERR_INVALID_FIELD, "metadata",
+		                 "metadata holds at most %d keys and %u bytes",
+		                 METADATA_KEYS_MAX, METADATA_BYTES_MAX);
+	return 0;
+}
+
+/* ---- attach ---- */
+
+/* A path that a client names is used only where the operator allows it, links resolved. */
+static int check_path(const struct settings *c, const struct body_str *path, const char *field,
+                      struct err *e)
+{
+	char real[PATH_MAX];
+	if (path->s[0] != '/' || realpath(path->s, real) == NULL)
+		return err_field(e, ERR_INVALID_FIELD, field, "%s must be an existing path",
+		                 field);
+	for (size_t i = 0; i < c->attach_dir_count; i++) {
+		char dir[PATH_MAX];
+		if (realpath(c->attach_dirs[i], dir) == NULL)
+			continue;
+		size_t n = strlen(dir);
+		if (strncmp(real, dir, n) == 0 && (real[n] == '/' || dir[n - 1] == '/'))
+			return 0;
+	}
+	return err_field(e, ERR_FORBIDDEN, field, "%s is in no directory of --attach-dir",
+	                 field);
+}
+
+static int read_token(const char *path, char *token, size_t room, struct err *e)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	ssize_t n = fd >= 0 ? read(fd, token, room) : -1;
+	if (fd >= 0)
+		close(fd);
+	if (n < 0 || (size_t)n == room)
+		return err_field(e, ERR_INVALID_FIELD, "attach.agent_token_file",
+		                 "the agent's token file cannot be read, or is too long");
+	token[n] = '\0';
+	token[strcspn(token, "\r\n")] = '\0';
+	return 0;
+}
+
+static int take_path(const struct settings *c, const struct attach_fields *f,
+                     struct endpoint *to, struct err *e)
+{
+	if (f->path.s == NULL)
+		return err_field(e, ERR_MISSING_FIELD, "attach.path",
+		                 "attach.path is required");
+	if (f->path.len >= sizeof(to->path))
+		return err_field(e, ERR_INVALID_FIELD, "attach.path",
+		                 "attach.path is too long");
+	memcpy(to->path, f->path.s, f->path.len + 1);
+	return check_path(c, &f->path, "attach.path", e);
+}
+
+static int take_attach(struct api_request *r, const struct attach_fields *f,
+                       struct endpoint *to, struct err *e)
+{
+	const struct settings *c = r->api->settings;
+	if (!r->who.admin)
+		return err_field(e, ERR_FORBIDDEN, "attach", "attach needs an admin token");
+	to->kind = (enum transport_kind)f->transport.v;
+	to->port = f->port.set ? (uint32_t)f->port.v : AGENT_PORT;
+	if (to->kind == TRANSPORT_VSOCK) {
+		/* CID 2 is this host itself (vsock(7)). */
+		if (!f->cid.set || f->cid.v == 2)
+			return err_field(e, f->cid.set ? ERR_INVALID_FIELD : ERR_MISSING_FIELD,
+			                 "attach.cid", "attach.cid must name a guest");
+		to->cid = (uint32_t)f->cid.v;
+	} else if (take_path(c, f, to, e) < 0) {
+		return -1;
+	}
+	if (f->agent_token_file.s == NULL)
+		return 0;
+	if (check_path(c, &f->agent_token_file, "attach.agent_token_file", e) < 0)
+		return -1;
+	return read_token(f->agent_token_file.s, to->token, sizeof(to->token), e);
+}
+
+/* ---- create ---- */
+
+/* The hash of the body in canonical form: what an Idempotency-Key stands for. */
+static int take_digest(json_t *doc, char hex[65], struct err *e)
+{
+	unsigned char hash[32];
+	char *text = json_dumps(doc, JSON_COMPACT | JSON_SORT_KEYS);
+	if (text == NULL)
+		return err_set(e, ERR_INTERNAL, "out of memory");
+	crypto_generichash(hash, sizeof(hash), (unsigned char *)text, strlen(text), NULL, 0);
+	sodium_bin2hex(hex, 65, hash, sizeof(hash));
+	free(text);
+	return 0;
+}
+
+static void take_times(const struct create_fields *f, struct sandbox_spec *spec)
+{
+	bool persistent = f->persistent.v;
+	spec->ttl_seconds = f->ttl_seconds.set ? f->ttl_seconds.v : TTL_DEFAULT_S;
+	spec->max_lifetime_seconds =
+	    f->max_lifetime_seconds.set ? f->max_lifetime_seconds.v : LIFETIME_DEFAULT_S;
+	if (persistent) {
+		spec->ttl_seconds = 0;
+		if (!f->max_lifetime_seconds.set)
+			spec->max_lifetime_seconds = 0;
+	}
+}
+
+static int take_template(const struct create_fields *f, struct sandbox_spec *spec,
+                         struct err *e)
+{
+	bool attach = f->attach.transport.set;
+	if (f->template.s == NULL && !attach)
+		return err_field(e, ERR_MISSING_FIELD, "template",
+		                 "template or attach is required");
+	if (f->template.s != NULL && attach)
+		return err_field(e, ERR_INVALID_FIELD, "attach",
+		                 "template and attach exclude each other");
+	if (f->template.s == NULL)
+		return 0;
+	if (f->template.len == 0 || f->template.len >= sizeof(spec->template))
+		return err_set(e, ERR_TEMPLATE_NOT_FOUND, "there is no such template");
+	memcpy(spec->template, f->template.s, f->template.len + 1);
+	return 0;
+}
+
+static int fill(struct api_request *r, json_t *doc, const struct create_fields *f,
+                struct sandbox_spec *spec, struct err *e)
+{
+	if (take_template(f, spec, e) < 0 || check_metadata(f->metadata, e) < 0)
+		return -1;
+	spec->exec_defaults = f->exec_defaults;
+	if (f->exec_defaults != NULL && call_request_check_defaults(f->exec_defaults, e) < 0)
+		return -1;
+	spec->attach = f->attach.transport.set;
+	if (spec->attach && take_attach(r, &f->attach, &spec->endpoint, e) < 0)
+		return -1;
+	take_times(f, spec);
+	strcpy(spec->workspace, r->who.workspace);
+	spec->vcpus = (unsigned)f->resources.vcpus.v;
+	spec->memory_mib = (unsigned)f->resources.memory_mib.v;
+	spec->disk_mib = (unsigned)f->resources.disk_mib.v;
+	spec->metadata = f->metadata;
+	return take_digest(doc, spec->request_digest, e);
+}
+
+json_t *sandbox_body_parse(struct api_request *r, const char *data, size_t len,
+                           struct sandbox_spec *spec, struct err *e)
+{
+	struct create_fields f = {0};
+	json_t *doc = body_parse(data, len, create_table, &f, e);
+	if (doc != NULL && fill(r, doc, &f, spec, e) == 0)
+		return doc;
+	json_decref(doc);
+	return NULL;
+}
+
+/* ---- change ---- */
+
+struct change_fields {
+	struct body_num ttl_seconds, max_lifetime_seconds;
+	json_t *metadata;
+};
+
+static const struct body_field change_table[] = {
+    {AT(change_fields, ttl_seconds, BODY_NUM), .max = TTL_MAX_S, .above = true},
+    {AT(change_fields, max_lifetime_seconds, BODY_NUM), .max = TTL_MAX_S, .above = true},
+    {AT(change_fields, metadata, BODY_PATCH)},
+    {.name = NULL},
+};
+
+static json_t *merged(json_t *old, json_t *patch)
+{
+	const char *key;
+	json_t *value, *result = old != NULL ? json_copy(old) : json_object();
+	json_object_foreach (patch, key, value) {
+		if (json_is_null(value))
+			json_object_del(result, key);
+		else
+			json_object_set(result, key, value);
+	}
+	return result;
+}
+
+int sandbox_body_change(const char *data, size_t len, json_t *metadata,
+                        struct sandbox_change *out, struct err *e)
+{
+	struct change_fields f = {0};
+	json_t *doc = body_parse(data, len, change_table, &f, e);
+	*out = (struct sandbox_change){.has_ttl = f.ttl_seconds.set,
+	                               .has_lifetime = f.max_lifetime_seconds.set,
+	                               .ttl_seconds = f.ttl_seconds.v,
+	                               .max_lifetime_seconds = f.max_lifetime_seconds.v};
+	if (doc == NULL)
+		return -1;
+	if (f.metadata != NULL)
+		out->metadata = merged(metadata, f.metadata);
+	json_decref(doc);
+	return out->metadata != NULL ? check_metadata(out->metadata, e) : 0;
+}

@@ -1,0 +1,18 @@
+/*
+ * Listening sockets of the bridge: inherited from a predecessor or a supervisor
+ * (LISTEN_FDS, sd_listen_fds(3)), else made from addresses. It serves nothing itself.
+ */
+#ifndef SANDGATE_LISTEN_H
+#define SANDGATE_LISTEN_H
+
+#include <stddef.h>
+
+#include "host-bridge/settings.h"
+
+#define LISTEN_MAX 16
+
+/* Fill `fds`; returns how many, or -1 with err. `*inherited` says that they are shared with
+ * whoever passed them in: a connection that is not accepted here waits for the successor. */
+int listen_open(const struct settings *c, int fds[LISTEN_MAX], int *inherited, struct err *e);
+
+#endif

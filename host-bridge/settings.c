@@ -1,0 +1,293 @@
+#include "host-bridge/settings.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "proto/limits.h"
+
+#define SETTINGS_LINE_MAX 512
+
+struct setting {
+	const char *name; /* the flag without its dashes, the file's key, the variable's tail */
+	int (*set)(struct settings *c, const char *value);
+	const char *value, *help;
+};
+
+static int copy(char *to, size_t room, const char *value)
+{
+	size_t n = strlen(value);
+	if (n == 0 || n >= room)
+		return -1;
+	memcpy(to, value, n + 1);
+	return 0;
+}
+
+#define COPY_SETTING(field)                                           \
+	static int set_##field(struct settings *c, const char *value) \
+	{                                                             \
+		return copy(c->field, sizeof(c->field), value);       \
+	}
+COPY_SETTING(token_file)
+COPY_SETTING(state_dir)
+COPY_SETTING(rootfs_dir)
+COPY_SETTING(agent_path)
+COPY_SETTING(launcher)
+COPY_SETTING(node)
+COPY_SETTING(audit_log)
+#undef COPY_SETTING
+
+static int set_listen(struct settings *c, const char *value)
+{
+	if (c->listen_count == SETTINGS_LISTEN_MAX ||
+	    copy(c->listen[c->listen_count], sizeof(c->listen[0]), value) < 0)
+		return -1;
+	c->listen_count++;
+	return 0;
+}
+
+static int set_attach_dir(struct settings *c, const char *value)
+{
+	if (value[0] != '/' || c->attach_dir_count == SETTINGS_ATTACH_DIRS_MAX ||
+	    copy(c->attach_dirs[c->attach_dir_count], sizeof(c->attach_dirs[0]), value) < 0)
+		return -1;
+	c->attach_dir_count++;
+	return 0;
+}
+
+static int set_drain_seconds(struct settings *c, const char *value)
+{
+	char *end;
+	c->drain_seconds = strtod(value, &end);
+	return end != value && *end == '\0' && c->drain_seconds >= 0 &&
+	               c->drain_seconds <= 86400
+	           ? 0
+	           : -1;
+}
+
+static int set_log_level(struct settings *c, const char *value)
+{
+	int level = log_level_parse(value);
+	if (level < 0)
+		return -1;
+	c->log_level = (enum log_level)level;
+	return 0;
+}
+
+static int set_log_format(struct settings *c, const char *value)
+{
+	c->log_json = strcmp(value, "json") == 0;
+	return c->log_json || strcmp(value, "text") == 0 ? 0 : -1;
+}
+
+static const struct setting settings[] = {
+    {"listen", set_listen, "ADDR",
+     "host:port or unix:PATH; up to 4 times (127.0.0.1:8080).\n"
+     "Sockets passed in by LISTEN_FDS take its place"},
+    {"token-file", set_token_file, "FILE", "hashed bearer tokens, read again when it changes"},
+    {"launcher", set_launcher, "NAME", "auto, qemu, uml, local or attach (auto)"},
+    {"state-dir", set_state_dir, "DIR", "registry and sandboxes (/var/lib/sandgate)"},
+    {"rootfs-dir", set_rootfs_dir, "DIR", "templates (/usr/share/sandgate/rootfs)"},
+    {"agent", set_agent_path, "FILE",
+     "guest-agent for the local launcher (/usr/lib/sandgate/guest-agent)"},
+    {"attach-dir", set_attach_dir, "DIR",
+     "where sockets and token files of attached VMs may be; up to 8 times"},
+    {"node", set_node, "NAME", "this host's name in replies (the host name)"},
+    {"drain-seconds", set_drain_seconds, "N",
+     "time that SIGTERM leaves to running requests (20)"},
+    {"audit-log", set_audit_log, "FILE", "JSON lines, one a request; - for standard output"},
+    {"log-level", set_log_level, "LEVEL", "error, warn, info or debug (info)"},
+    {"log-format", set_log_format, "FORMAT", "text or json (text)"},
+};
+#define SETTINGS_COUNT (sizeof(settings) / sizeof(settings[0]))
+
+static const struct setting *setting_named(const char *name, size_t len)
+{
+	for (size_t i = 0; i < SETTINGS_COUNT; i++)
+		if (strlen(settings[i].name) == len && memcmp(settings[i].name, name, len) == 0)
+			return &settings[i];
+	return NULL;
+}
+
+/* A source that names a list starts it afresh: it replaces what an earlier one said. */
+struct source {
+	bool listen_seen, attach_seen;
+};
+
+static int apply(struct settings *c, struct source *src, const struct setting *s,
+                 const char *value, struct err *e)
+{
+	if (s->set == set_listen && !src->listen_seen) {
+		c->listen_count = 0;
+		src->listen_seen = true;
+	}
+	if (s->set == set_attach_dir && !src->attach_seen) {
+		c->attach_dir_count = 0;
+		src->attach_seen = true;
+	}
+	if (s->set(c, value) == 0)
+		return 0;
+	return err_field(e, ERR_INVALID_FIELD, s->name, "bad value for %s: %s", s->name, value);
+}
+
+static int load_line(struct settings *c, struct source *src, char *line, struct err *e)
+{
+	line[strcspn(line, "#\r\n")] = '\0';
+	char *key = line + strspn(line, " \t");
+	if (*key == '\0')
+		return 0;
+	size_t len = strcspn(key, " \t=");
+	char *value = key + len + strspn(key + len, " \t");
+	if (*value != '=')
+		return err_set(e, ERR_INVALID_FIELD, "expected \"key = value\"");
+	value += 1 + strspn(value + 1, " \t");
+	for (size_t n = strlen(value); n > 0 && isspace((unsigned char)value[n - 1]); n--)
+		value[n - 1] = '\0';
+	const struct setting *s = setting_named(key, len);
+	if (s == NULL)
+		return err_set(e, ERR_INVALID_FIELD, "unknown setting %.*s", (int)len, key);
+	return apply(c, src, s, value, e);
+}
+
+static int load_file(struct settings *c, const char *path, struct err *e)
+{
+	FILE *f = fopen(path, "re");
+	if (f == NULL)
+		return err_errno(e, ERR_INVALID_FIELD, errno, "cannot read %s", path);
+	char line[SETTINGS_LINE_MAX];
+	struct source src = {0};
+	int rc = 0;
+	while (rc == 0 && fgets(line, sizeof(line), f) != NULL)
+		rc = load_line(c, &src, line, e);
+	fclose(f);
+	return rc;
+}
+
+static const char *variable(const struct setting *s)
+{
+	char name[64] = "SANDGATE_";
+	size_t n = strlen(name);
+	for (const char *p = s->name; *p != '\0'; p++)
+		name[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+	name[n] = '\0';
+	const char *value = getenv(name);
+	return value != NULL && *value != '\0' ? value : NULL;
+}
+
+static int load_environment(struct settings *c, struct err *e)
+{
+	struct source src = {0};
+	for (size_t i = 0; i < SETTINGS_COUNT; i++) {
+		const char *value = variable(&settings[i]);
+		if (value != NULL && apply(c, &src, &settings[i], value, e) < 0)
+			return -1;
+	}
+	const char *token = getenv("SANDGATE_TOKEN");
+	if (token != NULL && *token != '\0' && copy(c->token, sizeof(c->token), token) < 0)
+		return err_field(e, ERR_INVALID_FIELD, "SANDGATE_TOKEN",
+		                 "the token is too long");
+	return 0;
+}
+
+/* The value of `--name=value` or `--name value`; NULL when it is missing. */
+static const char *flag_value(const char *arg, int argc, char **argv, int *i)
+{
+	const char *eq = strchr(arg, '=');
+	if (eq != NULL)
+		return eq + 1;
+	return *i + 1 < argc ? argv[++*i] : NULL;
+}
+
+static int load_flags(struct settings *c, int argc, char **argv, struct err *e)
+{
+	struct source src = {0};
+	for (int i = 1; i < argc; i++) {
+		const char *arg = argv[i];
+		if (strncmp(arg, "--", 2) != 0)
+			return err_set(e, ERR_INVALID_FIELD, "unexpected argument %s", arg);
+		size_t len = strcspn(arg + 2, "=");
+		const struct setting *s = setting_named(arg + 2, len);
+		bool config = len == 6 && memcmp(arg + 2, "config", 6) == 0;
+		if (s == NULL && !config)
+			return err_set(e, ERR_INVALID_FIELD, "unknown option %s", arg);
+		const char *value = flag_value(arg, argc, argv, &i);
+		if (value == NULL)
+			return err_set(e, ERR_INVALID_FIELD, "%s needs a value", arg);
+		if (s != NULL && apply(c, &src, s, value, e) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+/* The file comes before the flags in rank, so its name is looked for first. */
+static const char *config_file(struct settings *c, int argc, char **argv)
+{
+	const char *path = getenv("SANDGATE_CONFIG");
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+			c->help = true;
+		else if (strcmp(argv[i], "--version") == 0)
+			c->version = true;
+		else if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
+			path = argv[i + 1];
+		else if (strncmp(argv[i], "--config=", 9) == 0)
+			path = argv[i] + 9;
+	}
+	return path;
+}
+
+static void defaults(struct settings *c)
+{
+	*c = (struct settings){.listen = {"127.0.0.1:8080"},
+	                       .listen_count = 1,
+	                       .state_dir = "/var/lib/sandgate",
+	                       .rootfs_dir = "/usr/share/sandgate/rootfs",
+	                       .agent_path = "/usr/lib/sandgate/guest-agent",
+	                       .launcher = "auto",
+	                       .drain_seconds = DRAIN_DEFAULT_S,
+	                       .log_level = LOG_INFO};
+	if (gethostname(c->node, sizeof(c->node) - 1) < 0)
+		strcpy(c->node, "localhost");
+}
+
+int settings_load(struct settings *c, int argc, char **argv, struct err *e)
+{
+	defaults(c);
+	const char *path = config_file(c, argc, argv);
+	if (c->help || c->version)
+		return 0;
+	if (path != NULL && *path != '\0' && load_file(c, path, e) < 0)
+		return -1;
+	if (load_environment(c, e) < 0)
+		return -1;
+	return load_flags(c, argc, argv, e);
+}
+
+void settings_help(FILE *to)
+{
+	fputs("usage: host-bridge [serve] [OPTION]...\n"
+	      "       host-bridge vsock-device [OPTION]...\n\n"
+	      "Serve the sandbox API over HTTP.\n\n"
+	      "  --config FILE          lines of \"key = value\", the keys as below\n",
+	      to);
+	for (size_t i = 0; i < SETTINGS_COUNT; i++) {
+		char flag[64];
+		snprintf(flag, sizeof(flag), "--%s %s", settings[i].name, settings[i].value);
+		fprintf(to, "  %-22s ", flag);
+		for (const char *p = settings[i].help; *p != '\0'; p++)
+			if (*p == '\n')
+				fprintf(to, "\n%-25s", "");
+			else
+				fputc(*p, to);
+		fputc('\n', to);
+	}
+	fputs(
+	    "  --help, --version\n\n"
+	    "Each option may be given as SANDGATE_<NAME> in the environment, too "
+	    "(SANDGATE_LISTEN,\n"
+	    "SANDGATE_LAUNCHER, SANDGATE_STATE_DIR, ...). SANDGATE_TOKEN is one admin token.\n",
+	    to);
+}
