@@ -17,17 +17,20 @@
 
 /* ---- the end of a request ---- */
 
-static void finish(struct api_request *r, int status)
+/* Account for the request while its exchange is still there, free it, and give the exchange
+ * back for its last call. */
+static struct http_exchange *finish(struct api_request *r, int status)
 {
+	struct http_exchange *x = r->x;
 	metrics_request(r->api->metrics, status);
 	audit_request(r->api->audit, r, status);
 	free(r);
+	return x;
 }
 
 void api_reply_take(struct api_request *r, int status, const char *type, char *body, size_t len)
 {
-	http_reply_take(r->x, status, type, body, len);
-	finish(r, status);
+	http_reply_take(finish(r, status), status, type, body, len);
 }
 
 void api_reply_json(struct api_request *r, int status, json_t *doc)
@@ -45,8 +48,7 @@ void api_reply_json(struct api_request *r, int status, json_t *doc)
 
 void api_reply_empty(struct api_request *r, int status)
 {
-	http_reply(r->x, status, NULL, NULL, 0);
-	finish(r, status);
+	http_reply(finish(r, status), status, NULL, NULL, 0);
 }
 
 void api_fail(struct api_request *r, const struct err *e, const struct api_details *d)
@@ -69,23 +71,21 @@ void api_fail(struct api_request *r, const struct err *e, const struct api_detai
 	size_t len;
 	api_error_envelope(&out, r->id, e, &known);
 	char *body = json_out_take(&out, &len);
+	struct http_exchange *x = finish(r, status);
 	if (body == NULL)
-		http_reply(r->x, status, JSON_TYPE, "{}", 2);
+		http_reply(x, status, JSON_TYPE, "{}", 2);
 	else
-		http_reply_take(r->x, status, JSON_TYPE, body, len);
-	finish(r, status);
+		http_reply_take(x, status, JSON_TYPE, body, len);
 }
 
 void api_end(struct api_request *r)
 {
-	http_end(r->x);
-	finish(r, 200);
+	http_end(finish(r, 200));
 }
 
 void api_abort(struct api_request *r)
 {
-	http_abort(r->x);
-	finish(r, 200);
+	http_abort(finish(r, 200));
 }
 
 static void on_gone(struct http_exchange *x, void *owner)

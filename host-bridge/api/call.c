@@ -17,7 +17,8 @@ enum call_state { CALL_OPENING, CALL_RUNNING, CALL_ATTACHING };
 struct call {
 	LIST_ENTRY(call) entry;
 	struct call_set *set;
-	struct api_request *r;
+	struct api_request *r; /* until it was answered */
+	struct ev_loop *loop;
 	struct sandbox *sandbox;
 	enum call_kind kind;
 	enum call_state state;
@@ -44,7 +45,7 @@ static void call_destroy(struct call *c)
 {
 	LIST_REMOVE(c, entry);
 	c->set->count--;
-	ev_timer_stop(c->r->api->loop, &c->watchdog);
+	ev_timer_stop(c->loop, &c->watchdog);
 	dial_close(&c->dial);
 	call_output_free(&c->out);
 	call_request_free(c->q);
@@ -234,7 +235,7 @@ static void arm_watchdog(struct call *c)
 	ev_timer_init(&c->watchdog, on_watchdog, after + EXEC_WATCHDOG_S, 0.);
 	c->watchdog.data = c;
 	if (x->timeout_ms > 0)
-		ev_timer_start(c->r->api->loop, &c->watchdog);
+		ev_timer_start(c->loop, &c->watchdog);
 }
 
 void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
@@ -252,6 +253,7 @@ void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
 	LIST_INSERT_HEAD(&c->set->calls, c, entry);
 	c->set->count++;
 	c->r = r;
+	c->loop = r->api->loop;
 	c->sandbox = s;
 	c->kind = kind;
 	c->q = q;

@@ -9,7 +9,7 @@
 
 static void open_stream(struct call_output *o)
 {
-	ev_timer_stop(o->r->api->loop, &o->headers);
+	ev_timer_stop(o->loop, &o->headers);
 	if (!o->open)
 		sse_open(&o->sse, o->r);
 	o->open = true;
@@ -25,16 +25,18 @@ static void on_headers_due(struct ev_loop *loop, ev_timer *w, int revents)
 void call_output_init(struct call_output *o, struct api_request *r, enum call_kind kind,
                       const struct call_request *q)
 {
-	*o = (struct call_output){.r = r, .kind = kind, .q = q};
+	*o = (struct call_output){.r = r, .loop = r->api->loop, .kind = kind, .q = q};
 	sse_text_init(&o->text, q->exec_id, q->base64, 0);
 	ev_timer_init(&o->headers, on_headers_due, SSE_HEADERS_MS / 1000., 0.);
 	o->headers.data = o;
 	if (kind == CALL_STREAM)
-		ev_timer_start(r->api->loop, &o->headers);
+		ev_timer_start(o->loop, &o->headers);
 }
 
 void call_output_free(struct call_output *o)
 {
+	ev_timer_stop(o->loop, &o->headers);
+	sse_stop(&o->sse);
 	for (int i = 0; i < 2; i++)
 		free(o->streams[i].data);
 }
@@ -192,7 +194,7 @@ void call_output_finish(struct call_output *o, const Sandgate__Result *result, u
 void call_output_fail(struct call_output *o, const struct err *e, const struct api_details *d)
 {
 	struct json_out out = {0};
-	ev_timer_stop(o->r->api->loop, &o->headers);
+	ev_timer_stop(o->loop, &o->headers);
 	if (!o->open) {
 		api_fail(o->r, e, d);
 		return;

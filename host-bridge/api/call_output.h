@@ -18,7 +18,8 @@ struct call_buffer {
 };
 
 struct call_output {
-	struct api_request *r;
+	struct api_request *r; /* until it was answered */
+	struct ev_loop *loop;
 	enum call_kind kind;
 	const struct call_request *q;
 	uint64_t next;                 /* sequence number of the next byte expected */
