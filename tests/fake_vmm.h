@@ -165,15 +165,6 @@ static void vmm_start_ring(struct fake_vmm *v, uint32_t index, uint32_t base)
 	vmm_send_ring(v, 18, index, 1);
 }
 
-/* Stop a ring; its position. */
-static uint32_t vmm_stop_ring(struct fake_vmm *v, uint32_t index)
-{
-	uint32_t state[2] = {0, 0};
-	vmm_send_ring(v, 11, index, 0);
-	ck_assert_int_eq(vmm_reply(v, state, sizeof(state)), sizeof(state));
-	return state[1];
-}
-
 /* ---- the guest's driver ---- */
 
 static void guest_make_rings(struct fake_vmm *v)
@@ -256,7 +247,7 @@ static void guest_send(struct fake_vmm *v, const struct vsock_pkt *p, const void
 	struct iovec iov = {v->mem + TX_AT, VSOCK_PKT_HEAD};
 
 	vsock_pkt_encode(p, &iov, 1);
-	if (p->len > 0)
+	if (data != NULL)
 		memcpy(v->mem + TX_AT + 64, data, p->len);
 	r->desc[0] = (struct vring_desc){MEM_GPA + TX_AT, VSOCK_PKT_HEAD,
 	                                 p->len > 0 ? VRING_DESC_F_NEXT : 0, 1};
