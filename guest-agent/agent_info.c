@@ -1,6 +1,7 @@
 /* What the agent tells about itself and its machine. */
 #include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -47,7 +48,6 @@ void agent_fill_opened(const struct agent *a, Sandgate__Opened *o)
 static uint64_t proc_number(const char *path, const char *key)
 {
 	char buf[4096];
-	unsigned long long value = 0;
 	FILE *f = fopen(path, "re");
 	if (f == NULL)
 		return 0;
@@ -55,9 +55,7 @@ static uint64_t proc_number(const char *path, const char *key)
 	fclose(f);
 	buf[n] = '\0';
 	const char *at = strstr(buf, key);
-	if (at != NULL)
-		sscanf(at + strlen(key), "%llu", &value);
-	return value;
+	return at == NULL ? 0 : strtoull(at + strlen(key), NULL, 10);
 }
 
 static uint32_t count_fds(void)

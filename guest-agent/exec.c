@@ -240,35 +240,6 @@ static void on_leader(struct ev_loop *loop, ev_io *w, int revents)
 	exec_step(x);
 }
 
-static void on_spawned(const struct spawn_result *r, void *arg)
-{
-	struct exec *x = arg;
-
-	x->spawning = NULL;
-	close_child_fds(x);
-	ev_timer_stop(x->env->loop, &x->phase);
-	if (r->stage != NULL) {
-		x->spawn_failed = true;
-		exec_note_failure(x, r->stage, r->errnum);
-	} else {
-		x->spawned = true;
-		x->pid = r->pid;
-		x->started_wall_ms = clock_wall_ms();
-		ev_io_set(&x->leader, r->pidfd, EV_READ);
-		ev_io_start(x->env->loop, &x->leader);
-		exec_arm_limits(x);
-	}
-	exec_request_spent(&x->req);
-	exec_step(x);
-}
-
-/* The user could not be resolved: reported from the loop, as a spawn would be. */
-void exec_fail_user(struct exec *x)
-{
-	struct spawn_result r = {.pidfd = -1, .stage = "user", .errnum = x->req.user_errno};
-	on_spawned(&r, x);
-}
-
 static int open_pipe(ev_io *read_end, int *write_end)
 {
 	int fds[2];
@@ -327,17 +298,17 @@ static int open_fds(struct exec *x, struct err *e)
 	return 0;
 }
 
-static int start(struct exec *x, struct err *e)
+static void on_spawned(const struct spawn_result *r, void *arg);
+
+static int start_spawn(struct exec *x, struct err *e)
 {
 	struct exec_request *r = &x->req;
-	if (r->user_errno != 0)
-		return 0; /* the phase timer reports it, from the loop as a spawn would */
 	struct spawn_plan plan = {
 	    .argv = r->argv,
 	    .envp = r->envp,
 	    .path = r->path,
 	    .cwd = r->cwd,
-	    .who = &r->who,
+	    .who = r->who,
 	    .fds = {x->child_fds[0], x->child_fds[1], x->child_fds[2]},
 	    .extra_fd = r->cmd_fd,
 	    .cgroup_fd = cgroup_leaf_fd(x->leaf),
@@ -351,6 +322,47 @@ static int start(struct exec *x, struct err *e)
 	if (x->spawning == NULL)
 		return err_set(e, ERR_INTERNAL, "out of memory");
 	return 0;
+}
+
+/* The user's home is not there, or not theirs to enter: "/" will do. */
+static bool go_without_home(struct exec *x)
+{
+	if (!x->req.cwd_is_default || x->cause != CAUSE_NONE || x->killed)
+		return false;
+	x->req.cwd_is_default = false;
+	x->req.cwd = "/";
+	return start_spawn(x, NULL) == 0;
+}
+
+static void on_spawned(const struct spawn_result *r, void *arg)
+{
+	struct exec *x = arg;
+
+	x->spawning = NULL;
+	if (r->stage != NULL && strcmp(r->stage, "chdir") == 0 && go_without_home(x))
+		return;
+	close_child_fds(x);
+	ev_timer_stop(x->env->loop, &x->phase);
+	if (r->stage != NULL) {
+		x->spawn_failed = true;
+		exec_note_failure(x, r->stage, r->errnum);
+	} else {
+		x->spawned = true;
+		x->pid = r->pid;
+		x->started_wall_ms = clock_wall_ms();
+		ev_io_set(&x->leader, r->pidfd, EV_READ);
+		ev_io_start(x->env->loop, &x->leader);
+		exec_arm_limits(x);
+	}
+	exec_request_spent(&x->req);
+	exec_step(x);
+}
+
+/* The user could not be resolved: reported from the loop, as a spawn would be. */
+void exec_fail_user(struct exec *x)
+{
+	struct spawn_result r = {.pidfd = -1, .stage = "user", .errnum = x->req.user_errno};
+	on_spawned(&r, x);
 }
 
 static void free_exec(struct exec *x)
@@ -394,7 +406,10 @@ struct exec *exec_create(struct exec_env *env, struct exec_request *r, void *lin
 	if (x->leaf == NULL)
 		goto fail;
 	exec_stop_init(x);
-	if (open_fds(x, e) < 0 || start(x, e) < 0)
+	if (open_fds(x, e) < 0)
+		goto fail;
+	/* An unknown user is reported by the phase timer: from the loop, as a spawn would. */
+	if (r->user_errno == 0 && start_spawn(x, e) < 0)
 		goto fail;
 	return x;
 fail:

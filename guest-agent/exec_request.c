@@ -2,12 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "proto/limits.h"
@@ -219,10 +217,10 @@ static void lay_env(struct exec_request *r, struct layout *l, const Sandgate__Ex
 {
 	size_t n = 0;
 	put_var(r, &n, lay_var(l, "PATH=", DEFAULT_PATH));
-	put_var(r, &n, lay_var(l, "HOME=", r->who.home));
-	put_var(r, &n, lay_var(l, "USER=", r->who.name));
-	put_var(r, &n, lay_var(l, "LOGNAME=", r->who.name));
-	put_var(r, &n, lay_var(l, "SHELL=", r->who.shell));
+	put_var(r, &n, lay_var(l, "HOME=", r->who->home));
+	put_var(r, &n, lay_var(l, "USER=", r->who->name));
+	put_var(r, &n, lay_var(l, "LOGNAME=", r->who->name));
+	put_var(r, &n, lay_var(l, "SHELL=", r->who->shell));
 	put_var(r, &n, lay_var(l, "LANG=", "C.UTF-8"));
 	for (size_t i = 0; i < cfg->env_count; i++)
 		put_var(r, &n, lay_var(l, cfg->env[i], ""));
@@ -236,13 +234,6 @@ static void lay_env(struct exec_request *r, struct layout *l, const Sandgate__Ex
 			put_var(r, &n, s);
 		}
 	}
-}
-
-/* A home that is not there is no reason to refuse a command that named no directory. */
-static const char *default_cwd(const struct identity *who)
-{
-	struct stat st;
-	return stat(who->home, &st) == 0 && S_ISDIR(st.st_mode) ? who->home : "/";
 }
 
 static void lay_all(struct exec_request *r, struct layout *l, const Sandgate__Exec *m,
@@ -266,7 +257,7 @@ static void lay_all(struct exec_request *r, struct layout *l, const Sandgate__Ex
 			r->argv[n] = s;
 	}
 	lay_env(r, l, m, cfg);
-	r->cwd = m->cwd.len > 0 ? lay_data(l, m->cwd) : lay_var(l, default_cwd(&r->who), "");
+	r->cwd = m->cwd.len > 0 ? lay_data(l, m->cwd) : lay_var(l, r->who->home, "");
 	r->user = m->user.len > 0 ? lay_data(l, m->user)
 	                          : lay_var(l, cfg->user != NULL ? cfg->user : "root", "");
 }
@@ -317,7 +308,7 @@ static int make_cmd_fd(struct exec_request *r, ProtobufCBinaryData cmd, struct e
 static void resolve_user(struct exec_request *r, const Sandgate__Exec *m,
                          const struct config *cfg)
 {
-	char spec[320];
+	char spec[128];
 	const char *fallback = cfg->user != NULL ? cfg->user : "root";
 
 	if (m->user.len == 0)
@@ -325,7 +316,7 @@ static void resolve_user(struct exec_request *r, const Sandgate__Exec *m,
 	else if (m->user.len < sizeof(spec))
 		snprintf(spec, sizeof(spec), "%.*s", (int)m->user.len,
 		         (const char *)m->user.data);
-	r->user_errno = m->user.len < sizeof(spec) ? identity_resolve(spec, &r->who) : EINVAL;
+	r->user_errno = m->user.len < sizeof(spec) ? identity_resolve(spec, r->who) : EINVAL;
 }
 
 int exec_request_parse(struct exec_request *out, Sandgate__Exec *m, const struct config *cfg,
@@ -347,6 +338,9 @@ int exec_request_parse(struct exec_request *out, Sandgate__Exec *m, const struct
 	out->grace_ms = m->grace_ms;
 	out->link_grace_ms = m->link_grace_ms;
 
+	out->cwd_is_default = m->cwd.len == 0;
+	if ((out->who = calloc(1, sizeof(*out->who))) == NULL)
+		return err_set(e, ERR_INTERNAL, "out of memory");
 	resolve_user(out, m, cfg);
 	if (make_cmd_fd(out, m->cmd, e) < 0 || build_strings(out, m, cfg, e) < 0)
 		goto fail;
@@ -375,8 +369,10 @@ void exec_request_spent(struct exec_request *r)
 	free(r->argv);
 	free(r->envp);
 	free(r->strings);
+	free(r->who);
 	r->argv = r->envp = NULL;
 	r->strings = NULL;
+	r->who = NULL;
 	r->path = r->cwd = r->user = NULL;
 	if (r->cmd_fd >= 0)
 		close(r->cmd_fd);

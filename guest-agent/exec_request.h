@@ -21,15 +21,16 @@ struct exec_request {
 	uint8_t *digest;
 	size_t digest_len;
 
-	/* All strings lie in one allocation, which exec_request_spent() frees. */
+	/* What the spawn needs, until exec_request_spent(); strings lie in one allocation. */
 	char **argv, **envp;
 	const char *path; /* PATH of the new environment */
 	const char *cwd;
 	const char *user; /* as asked for, or the default */
 	char *strings;
-	struct identity who;
-	int user_errno; /* not 0: the spawn fails at stage "user" with it */
-	int cmd_fd;     /* a long command's memfd, or -1 */
+	struct identity *who;
+	bool cwd_is_default; /* the home: a command that named no directory may do without */
+	int user_errno;      /* not 0: the spawn fails at stage "user" with it */
+	int cmd_fd;          /* a long command's memfd, or -1 */
 
 	uint8_t *stdin_data; /* malloc'ed; a stdin_feed takes it over */
 	size_t stdin_len;

@@ -279,6 +279,12 @@ struct exec *exec_table_start(struct exec_table *t, Sandgate__Exec *m, bool *exi
 	}
 	if (exec_request_parse(&r, m, t->env.config, e) < 0)
 		return NULL;
+	if (r.cpu_time_ms > 0 && !(cgroup_tree_features(t->env.tree) & CGROUP_V2)) {
+		exec_request_free(&r);
+		err_field(e, ERR_LIMIT_UNSUPPORTED, "limits.cpu_seconds",
+		          "CPU time is not counted without cgroup v2");
+		return NULL;
+	}
 	if ((n = entry_create(t, r.id)) == NULL) {
 		exec_request_free(&r);
 		err_set(e, ERR_INTERNAL, "out of memory");

@@ -160,7 +160,8 @@ static bool host_has_news(void *arg)
 static inline Sandgate__GuestFrame *host_next(struct host *h)
 {
 	struct frame f;
-	memmove(h->in, h->in + h->taken, h->len -= h->taken);
+	if (h->taken > 0)
+		memmove(h->in, h->in + h->taken, h->len -= h->taken);
 	h->taken = 0;
 	while (frame_parse(h->in, h->len, FRAME_MAX_TO_HOST, &f) == FRAME_NEED_MORE) {
 		size_t before = h->len;

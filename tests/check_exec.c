@@ -308,6 +308,39 @@ START_TEST(command_over_the_string_limit_still_runs)
 }
 END_TEST
 
+START_TEST(a_home_that_is_missing_is_done_without)
+{
+	Sandgate__Exec m = exec_message("x", "pwd; id -u");
+	m.user = (ProtobufCBinaryData){6, (uint8_t *)"nobody"};
+	struct transcript t = run(&m);
+	ck_assert_str_eq(t.out[0], "/\n65534\n");
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(cpu_time_is_limited_or_the_limit_refused)
+{
+	Sandgate__Limits l = SANDGATE__LIMITS__INIT;
+	Sandgate__Uint64Value ms = SANDGATE__UINT64_VALUE__INIT;
+	Sandgate__Exec m = exec_message("x", "while :; do :; done");
+	ms.value = 200;
+	l.cpu_time_ms = &ms;
+	m.limits = &l;
+	struct host *h = host_exec(&m);
+	struct transcript t = host_read_all(h, 0);
+	if (t.result == NULL) {
+		ck_assert_int_eq(t.last->refused->code, ERR_LIMIT_UNSUPPORTED);
+		ck_assert_str_eq(t.last->refused->field, "limits.cpu_seconds");
+	} else {
+		ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_CPU_LIMIT);
+		ck_assert_int_eq(t.result->exit_code, 152);
+		ck_assert_uint_ge(t.result->cpu_user_us + t.result->cpu_system_us, 200000);
+	}
+	transcript_free(&t);
+	host_close(h);
+}
+END_TEST
+
 START_TEST(nothing_of_the_agent_is_inherited)
 {
 	struct transcript t = run_cmd("exec grep -E '^Sig(Blk|Ign)' /proc/self/status");
@@ -349,6 +382,8 @@ int main(void)
 	tcase_add_test(tc, stdin_that_nobody_reads_is_no_failure);
 	tcase_add_test(tc, environment_is_built_in_order);
 	tcase_add_test(tc, command_over_the_string_limit_still_runs);
+	tcase_add_test(tc, a_home_that_is_missing_is_done_without);
+	tcase_add_test(tc, cpu_time_is_limited_or_the_limit_refused);
 	tcase_add_test(tc, nothing_of_the_agent_is_inherited);
 	suite_add_tcase(s, tc);
 	SRunner *r = srunner_create(s);

@@ -561,7 +561,7 @@ static struct ring_budget *budget(void)
 
 START_TEST(a_slow_owner_holds_the_process_not_the_memory)
 {
-	Sandgate__Exec m = exec_message("x", "head -c 20000000 /dev/zero");
+	Sandgate__Exec m = exec_message("x", "head -c 5000000 /dev/zero");
 	struct host *h = start(&m);
 	turn_for(0.4);
 	ck_assert_uint_ge(budget()->used, OWNER_WINDOW);
@@ -569,7 +569,7 @@ START_TEST(a_slow_owner_holds_the_process_not_the_memory)
 	struct exec_table_counts c = exec_table_counts(agent_table(fixture_agent));
 	ck_assert_uint_eq(c.running, 1);
 	struct transcript t = host_read_all(h, 0);
-	ck_assert_uint_eq(t.len[0], 20000000);
+	ck_assert_uint_eq(t.len[0], 5000000);
 	ck_assert_uint_eq(t.gaps, 0);
 	transcript_free(&t);
 	host_close(h);
