@@ -35,6 +35,23 @@ static int pick_cpu(void)
 	return -1;
 }
 
+/* Guest root can mount whatever the VMM's user can see: show it no more than it needs. */
+static void jail(struct vm_command *c, const struct template *t)
+{
+	c->uid = VM_UID;
+	c->namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
+	vm_command_jail(c, t->kernel);
+	vm_command_jail(c, t->initrd);
+	if (t->preload[0] != '\0')
+		vm_command_jail(c, t->preload);
+	vm_command_jail(c, "/usr/lib");
+	vm_command_jail(c, "/lib");
+	if (access("/lib64", F_OK) == 0)
+		vm_command_jail(c, "/lib64");
+	vm_command_env(c, "TMPDIR=/tmp");
+	vm_command_arg(c, "uml_dir=/tmp/");
+}
+
 static int plan(const struct launcher_host *host, const struct launcher_request *r,
                 struct vm_plan *plan, struct err *e)
 {
@@ -52,12 +69,15 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	vm_command_arg(c, "nohz=off");
 	vm_command_arg(c, "panic=-1");
 	vm_command_arg(c, "umid=uml");
-	vm_command_arg(c, "uml_dir=%s/", r->dir);
 	c->fixed_addresses = true;
 	c->cpu = pick_cpu() + 1;
+	if (r->template.preload[0] != '\0')
+		vm_command_env(c, "LD_PRELOAD=%s", r->template.preload);
 	if (geteuid() == 0) {
-		c->uid = VM_UID;
-		c->namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
+		jail(c, &r->template);
+	} else {
+		vm_command_env(c, "TMPDIR=/dev/shm");
+		vm_command_arg(c, "uml_dir=%s/", r->dir);
 	}
 	return 0;
 }

@@ -17,20 +17,19 @@ static int check_name(const char *name, struct err *e)
 	return 0;
 }
 
-/* The file that `json`.`kind`.`vmm` names, relative to the template's directory. */
-static int find_file(const json_t *json, const char *kind, const char *vmm, const char *dir,
-                     char out[PATH_MAX], struct err *e)
+/* The file that `named` names, relative to the template's directory. */
+static int find_file(const json_t *named, const char *what, const char *dir, char out[PATH_MAX],
+                     struct err *e)
 {
-	const char *path = json_string_value(json_object_get(json_object_get(json, kind), vmm));
+	const char *path = json_string_value(named);
 	if (path == NULL)
-		return err_set(e, ERR_LAUNCHER_FAILED, "the template has no %s for %s", kind,
-		               vmm);
+		return err_set(e, ERR_LAUNCHER_FAILED, "the template names no %s for this VMM",
+		               what);
 	char joined[2 * PATH_MAX];
 	snprintf(joined, sizeof(joined), "%s%s%s", path[0] == '/' ? "" : dir,
 	         path[0] == '/' ? "" : "/", path);
 	if (realpath(joined, out) == NULL)
-		return err_set(e, ERR_LAUNCHER_FAILED, "%s of the template is missing: %s",
-		               kind, path);
+		return err_set(e, ERR_LAUNCHER_FAILED, "the template's %s is missing", what);
 	return 0;
 }
 
@@ -58,9 +57,17 @@ int template_load(const char *rootfs_dir, const char *name, const char *vmm, str
 	const json_t *resources = json_object_get(json, "resources");
 	t->vcpus = number(resources, "vcpus", 1);
 	t->memory_mib = number(resources, "memory_mib", 256);
-	int rc = find_file(json, "kernels", vmm, dir, t->kernel, e);
+	char preload[64];
+	snprintf(preload, sizeof(preload), "%s_preload", vmm);
+	const json_t *library = json_object_get(json, preload);
+	int rc = find_file(json_object_get(json_object_get(json, "kernels"), vmm), "kernel",
+	                   dir, t->kernel, e);
 	if (rc == 0)
-		rc = find_file(json, "initrds", vmm, dir, t->initrd, e);
+		rc = find_file(json_object_get(json_object_get(json, "initrds"), vmm), "initrd",
+		               dir, t->initrd, e);
+	t->preload[0] = '\0';
+	if (rc == 0 && library != NULL)
+		rc = find_file(library, "library", dir, t->preload, e);
 	json_decref(json);
 	return rc;
 }

@@ -13,6 +13,7 @@ struct template
 {
 	char kernel[PATH_MAX],
 	    initrd[PATH_MAX];       /* for the VMM asked for; "" when it has none */
+	char preload[PATH_MAX];     /* a library that the VMM needs, or "" */
 	unsigned vcpus, memory_mib; /* defaults of a sandbox */
 };
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <limits.h>
 #include <linux/close_range.h>
 #include <linux/sched.h>
 #include <sched.h>
@@ -14,25 +15,52 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/personality.h>
-#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+/* Append to a list of `room` pointers that ends with NULL. */
+static void append(struct vm_command *c, char **list, unsigned *count, unsigned room,
+                   const char *fmt, va_list ap)
+{
+	if (*count + 1 >= room || vasprintf(&list[*count], fmt, ap) < 0)
+		c->broken = true;
+	else
+		list[++*count] = NULL;
+}
 
 void vm_command_arg(struct vm_command *c, const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	if (c->argc + 1 >= VM_ARGS_MAX || vasprintf(&c->argv[c->argc], fmt, ap) < 0)
+	append(c, c->argv, &c->argc, VM_ARGS_MAX, fmt, ap);
+	va_end(ap);
+}
+
+void vm_command_env(struct vm_command *c, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	append(c, c->env, &c->envc, VM_FEW_MAX, fmt, ap);
+	va_end(ap);
+}
+
+void vm_command_jail(struct vm_command *c, const char *path)
+{
+	if (c->jailc >= VM_FEW_MAX || (c->jail[c->jailc] = strdup(path)) == NULL)
 		c->broken = true;
 	else
-		c->argv[++c->argc] = NULL;
-	va_end(ap);
+		c->jailc++;
 }
 
 void vm_command_free(struct vm_command *c)
 {
 	for (unsigned i = 0; i < c->argc; i++)
 		free(c->argv[i]);
+	for (unsigned i = 0; i < c->envc; i++)
+		free(c->env[i]);
+	for (unsigned i = 0; i < c->jailc; i++)
+		free(c->jail[i]);
 	*c = (struct vm_command){0};
 }
 
@@ -94,6 +122,47 @@ static void setup_mounts(unsigned namespaces)
 		die("mount /proc");
 }
 
+/* Every directory on the way to `path`, which is below the working directory. */
+static void make_parents(char *path)
+{
+	for (char *p = strchr(path, '/'); p != NULL; p = strchr(p + 1, '/')) {
+		*p = '\0';
+		if (mkdir(path, 0755) < 0 && errno != EEXIST)
+			die(path);
+		*p = '/';
+	}
+}
+
+static void show_in_jail(const char *host_path)
+{
+	char at[PATH_MAX];
+	struct stat st;
+	snprintf(at, sizeof(at), "%s", host_path + strspn(host_path, "/"));
+	make_parents(at);
+	if (stat(host_path, &st) < 0)
+		die(host_path);
+	if (S_ISDIR(st.st_mode) ? mkdir(at, 0755) : mknod(at, S_IFREG | 0644, 0))
+		die(at);
+	if (mount(host_path, at, NULL, MS_BIND, NULL) < 0 ||
+	    mount(NULL, at, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV,
+	          NULL) < 0)
+		die(at);
+}
+
+/* The mounts are this process's own, and vanish with it. */
+static void setup_jail(const struct vm_command *c)
+{
+	if (c->jailc == 0)
+		return;
+	for (unsigned i = 0; i < c->jailc; i++)
+		show_in_jail(c->jail[i]);
+	if (mkdir("tmp", 0755) < 0 ||
+	    mount("tmpfs", "tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") < 0)
+		die("tmp");
+	if (chroot(".") < 0 || chdir("/") < 0)
+		die("chroot");
+}
+
 static void setup_machine(const struct vm_command *c)
 {
 	if (c->fixed_addresses && personality(ADDR_NO_RANDOMIZE) < 0)
@@ -121,8 +190,10 @@ static void run_child(const struct vm_command *c, const char *dir, int out, uid_
 {
 	static char path[] =
 	    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-	static char tmp[] = "TMPDIR=/dev/shm", home[] = "HOME=/", lang[] = "LANG=C.UTF-8";
-	char *const env[] = {path, tmp, home, lang, NULL};
+	static char home[] = "HOME=/", lang[] = "LANG=C.UTF-8";
+	char *env[3 + VM_FEW_MAX] = {path, home, lang};
+	for (unsigned i = 0; i < c->envc; i++)
+		env[3 + i] = c->env[i];
 	setup_descriptors(out);
 	setup_signals();
 	if (setsid() < 0)
@@ -131,6 +202,7 @@ static void run_child(const struct vm_command *c, const char *dir, int out, uid_
 	setup_mounts(c->namespaces);
 	if (chdir(dir) < 0)
 		die("chdir");
+	setup_jail(c);
 	setup_machine(c);
 	setup_user(c);
 	execvpe(c->argv[0], c->argv, env);

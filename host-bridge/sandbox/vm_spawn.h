@@ -12,11 +12,14 @@
 #include "proto/err.h"
 
 #define VM_ARGS_MAX 64
+#define VM_FEW_MAX 8
 
 struct vm_command {
-	char *argv[VM_ARGS_MAX]; /* owned; NULL at the end */
-	unsigned argc;
-	bool broken; /* an argument could not be added */
+	char *argv[VM_ARGS_MAX]; /* owned, as the next two; NULL at the end */
+	char *env[VM_FEW_MAX];   /* beside PATH, HOME and LANG */
+	char *jail[VM_FEW_MAX];  /* files and directories; see below */
+	unsigned argc, envc, jailc;
+	bool broken; /* one of them could not be added */
 
 	bool says_ready;      /* writes "ready" on its output; the next one waits for it */
 	unsigned namespaces;  /* CLONE_NEW*; with NEWPID and NEWNS its /proc is its own */
@@ -25,9 +28,14 @@ struct vm_command {
 	uid_t uid;            /* whom to become when started by root; 0: nobody else */
 };
 
-/* Append an argument. Failures are remembered and told by vm_spawn. */
+/* Append an argument, a NAME=value. Failures are remembered and told by vm_spawn. */
 void vm_command_arg(struct vm_command *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+void vm_command_env(struct vm_command *c, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Lock the process into its directory (needs root, NEWNS), with `path` of this host, read
+ * only, at the same place in it, and an empty /tmp in memory. */
+void vm_command_jail(struct vm_command *c, const char *path);
 void vm_command_free(struct vm_command *c);
 
 struct vm_pid {
