@@ -6,8 +6,10 @@
 
 #include "guest-agent/cgroup_files.h"
 
-/* Execs are at rest when none began or ended for so long (seconds). */
-#define IDLE_S 0.005
+/* Execs are at rest when none ended for so long, and none began, which takes longer to settle
+ * (seconds). Then the spare leaf is made and retired ones are removed. */
+#define IDLE_AFTER_END_S 0.005
+#define IDLE_AFTER_START_S 0.05
 /* Retired leaves that may wait for idle time: past it each new exec removes one. */
 #define RETIRED_MAX 8
 
@@ -141,13 +143,13 @@ static void on_idle(struct ev_loop *loop, ev_timer *w, int revents)
 	if (t->spare == NULL || TAILQ_EMPTY(&t->retired))
 		ev_timer_stop(t->loop, w);
 	else
-		w->repeat = IDLE_S / 10;
+		w->repeat = 0.0001;
 }
 
 /* Whoever starts or ends an exec pushes the work in idle time away. */
-static void busy(struct cgroup_tree *t)
+static void busy(struct cgroup_tree *t, double pause)
 {
-	t->idle.repeat = IDLE_S;
+	t->idle.repeat = pause;
 	ev_timer_again(t->loop, &t->idle);
 }
 
@@ -161,7 +163,7 @@ struct cgroup_tree *cgroup_tree_create(struct ev_loop *loop, struct err *e)
 	t->loop = loop;
 	TAILQ_INIT(&t->retired);
 	TAILQ_INIT(&t->stuck);
-	ev_timer_init(&t->idle, on_idle, 0., IDLE_S);
+	ev_timer_init(&t->idle, on_idle, 0., IDLE_AFTER_END_S);
 	t->idle.data = t;
 	cgroup_setup(t);
 	if ((t->features & CGROUP_V2) != 0)
@@ -224,7 +226,7 @@ struct cgroup_leaf *cgroup_leaf_create(struct cgroup_tree *t, const struct cgrou
 		return leaf;
 	if (t->retired_count > RETIRED_MAX)
 		remove_first_retired(t);
-	busy(t);
+	busy(t, IDLE_AFTER_START_S);
 	if (cgroup_leaf_apply(leaf, &want, e) != 0) {
 		cgroup_leaf_retire(leaf, false);
 		return NULL;
@@ -236,5 +238,5 @@ void cgroup_tree_take_back(struct cgroup_tree *t, struct cgroup_leaf *l)
 {
 	TAILQ_INSERT_TAIL(&t->retired, l, link);
 	t->retired_count++;
-	busy(t);
+	busy(t, IDLE_AFTER_END_S);
 }
