@@ -178,6 +178,8 @@ static int check_names(const llhttp_t *ll, const struct pair *pairs, unsigned n,
 	unsigned hosts = count(pairs, n, "host");
 	unsigned codings = count(pairs, n, "transfer-encoding");
 
+	if (count(pairs, n, "") > 0) /* llhttp lets an empty name pass */
+		return refuse(reason, 400, "header without a name");
 	if (ll->http_major != 1)
 		return refuse(reason, 400, "unsupported HTTP version");
 	if (ll->method == HTTP_CONNECT)
@@ -196,10 +198,13 @@ static int check_values(struct http_head *h, const char **reason)
 {
 	const char *coding = http_head_header(h, "transfer-encoding");
 	const char *expect = http_head_header(h, "expect");
+	const char *length = http_head_header(h, "content-length");
 
 	h->chunked = coding != NULL;
 	if (coding && strcasecmp(coding, "chunked") != 0)
 		return refuse(reason, 400, "unsupported Transfer-Encoding");
+	if (length && !*length) /* llhttp takes it for 0 */
+		return refuse(reason, 400, "empty Content-Length");
 	if (expect && !h->version_1_0) {
 		if (strcasecmp(expect, "100-continue") != 0)
 			return refuse(reason, 417, "unsupported Expect");

@@ -142,7 +142,7 @@ static void after_body_bytes(struct http_parse *p, size_t len)
 	size_t excused = body * FRAMING_A_BODY_BYTE;
 
 	p->body_len += body;
-	if (p->head.chunked)
+	if (p->ll.flags & F_CHUNKED)
 		p->framing += len - body;
 	p->framing -= excused < p->framing ? excused : p->framing;
 	if (p->framing > HTTP_CHUNK_EXT_MAX)

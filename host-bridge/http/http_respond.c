@@ -127,11 +127,11 @@ void http_reply_take(struct http_exchange *x, int status, const char *type, void
 	bool sends_body = !bodiless(status) && x->head.method != HTTP_M_HEAD;
 	int rc;
 
-	assert(!x->begun);
 	if (x->gone) {
 		free(body);
 		return;
 	}
+	assert(!x->begun);
 	rc = start(x, status, type, bodiless(status) ? LENGTH_NONE : (long long)len);
 	if (rc < 0 || !sends_body)
 		free(body);
@@ -146,9 +146,9 @@ void http_reply(struct http_exchange *x, int status, const char *type, const voi
 	bool sends_body = !bodiless(status) && x->head.method != HTTP_M_HEAD;
 	int rc;
 
-	assert(!x->begun);
 	if (x->gone)
 		return;
+	assert(!x->begun);
 	rc = start(x, status, type, bodiless(status) ? LENGTH_NONE : (long long)len);
 	if (rc == 0 && sends_body)
 		rc = http_out_add(&x->conn->out, body, len);
@@ -157,9 +157,9 @@ void http_reply(struct http_exchange *x, int status, const char *type, const voi
 
 void http_begin(struct http_exchange *x, int status, const char *type)
 {
-	assert(!x->begun && !bodiless(status));
 	if (x->gone)
 		return;
+	assert(!x->begun && !bodiless(status));
 	x->chunked = !x->head.version_1_0;
 	if (start(x, status, type, x->chunked ? LENGTH_CHUNKED : LENGTH_UNTIL_CLOSE) < 0)
 		http_conn_break(x->conn);
@@ -189,9 +189,9 @@ bool http_write(struct http_exchange *x, const void *data, size_t len)
 {
 	struct http_conn *c = x->conn;
 
-	assert(x->begun);
 	if (x->gone)
 		return false;
+	assert(x->begun);
 	if (len > 0 && x->head.method != HTTP_M_HEAD) {
 		if (add_chunk(x, data, len) < 0)
 			http_conn_break(c);
@@ -211,9 +211,10 @@ void http_end(struct http_exchange *x)
 {
 	bool terminated = x->chunked && x->head.method != HTTP_M_HEAD;
 
+	if (x->gone)
+		return;
 	assert(x->begun);
-	if (!x->gone)
-		answered(x, terminated ? http_out_add(&x->conn->out, "0\r\n\r\n", 5) : 0);
+	answered(x, terminated ? http_out_add(&x->conn->out, "0\r\n\r\n", 5) : 0);
 }
 
 void http_abort(struct http_exchange *x)

@@ -61,16 +61,20 @@ static void on_accept_again(EV_P_ struct ev_timer *w, int revents)
 	accept_start(w->data);
 }
 
-/* Full: the connection that has been idle longest makes room, if there is one. */
-static bool make_room(struct http_server *s)
+static bool is_full(const struct http_server *s)
+{
+	return s->n_conns >= s->max_conns;
+}
+
+/* Full, and somebody waits: the connection that has been idle longest makes room. */
+static void make_room(struct http_server *s)
 {
 	struct http_conn *idle = TAILQ_FIRST(&s->due[HTTP_D_IDLE].queue);
 
-	if (s->n_conns < s->max_conns)
-		return true;
 	if (idle)
 		http_conn_destroy(idle);
-	return idle != NULL;
+	else
+		accept_pause(s); /* until a connection closes */
 }
 
 void http_server_conn_closed(struct http_server *s)
@@ -124,16 +128,14 @@ static void on_acceptable(EV_P_ struct ev_io *w, int revents)
 	struct http_server *s = l->server;
 
 	(void)revents;
-	for (int i = 0; i < ACCEPTS_A_TURN; i++) {
+	if (is_full(s))
+		make_room(s);
+	for (int i = 0; i < ACCEPTS_A_TURN && !is_full(s); i++) {
 		struct sockaddr_storage ss = {0};
 		socklen_t len = sizeof ss;
 		char peer[INET6_ADDRSTRLEN + 10];
 		int fd;
 
-		if (!make_room(s)) {
-			accept_pause(s); /* until a connection closes */
-			return;
-		}
 		fd = accept4(w->fd, (struct sockaddr *)&ss, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd < 0 && ran_out(errno)) {
 			log_warn("http", NULL, "accept: %s", strerror(errno));

@@ -1,0 +1,902 @@
+/* Responses, pipelining, bodies, back-pressure, deadlines and the notice of a client's
+ * going, over real TCP connections. */
+#include "tests/http_fixture.h"
+
+#include <sys/resource.h>
+#include <sys/un.h>
+
+#include "proto/limits.h"
+
+#define HOST "Host: x\r\n"
+#define REQUEST(path) "GET " path " HTTP/1.1\r\n" HOST "\r\n"
+#define UPLOAD(path) "POST " path " HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n"
+
+static char block[64 * 1024];
+
+static void on_gone(struct http_exchange *x, void *owner)
+{
+	ck_assert_ptr_eq(owner, &seen);
+	ck_assert_ptr_eq(x, seen.x);
+	http_write(x, "dropped", 7); /* must be harmless */
+	seen.gone++;
+}
+
+static void on_room(struct http_exchange *x, void *owner)
+{
+	(void)owner;
+	ck_assert_uint_le(http_unsent(x), HTTP_LOW_WATER);
+	seen.rooms++;
+}
+
+static void on_body(struct http_exchange *x, char *data, size_t len, void *owner)
+{
+	(void)owner;
+	ck_assert_int_eq(data[len], '\0');
+	seen.bodies++;
+	seen.body_len = len;
+	http_reply(x, 200, "text/plain", data, len);
+}
+
+static void on_data(struct http_exchange *x, const char *data, size_t len, void *owner)
+{
+	(void)owner;
+	(void)data;
+	seen.data_len += len;
+	if (strcmp(http_path(x), "/pause") == 0)
+		http_stream_pause(x);
+}
+
+static void on_end(struct http_exchange *x, void *owner)
+{
+	(void)owner;
+	seen.bodies++;
+	http_reply(x, 201, "text/plain", "ok", 2);
+}
+
+static void on_request(struct http_exchange *x, void *arg)
+{
+	const char *path = http_path(x);
+
+	(void)arg;
+	seen.requests++;
+	seen.x = x;
+	if (path[1] >= '0' && path[1] <= '9') { /* answered at once, body or not */
+		http_reply(x, 200, "text/plain", path + 1, strlen(path + 1));
+	} else if (strcmp(path, "/collect") == 0) {
+		http_watch(x, on_gone, on_room, &seen);
+		http_collect(x, 100000, on_body, &seen);
+	} else if (strcmp(path, "/stream") == 0 || strcmp(path, "/pause") == 0) {
+		http_watch(x, on_gone, on_room, &seen);
+		http_stream(x, on_data, on_end, &seen);
+	} else {
+		http_watch(x, on_gone, on_room, &seen);
+		http_no_body(x);
+		if (strcmp(path, "/begin") == 0)
+			http_begin(x, 200, "text/event-stream");
+	}
+}
+
+static void setup(void)
+{
+	serve(on_request);
+}
+
+/* ---- responses ---- */
+
+START_TEST(head_has_the_length_but_no_body)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, "HEAD /12345 HTTP/1.1\r\n" HOST "\r\n" REQUEST("/9"));
+	hear(fd, &a, "\r\n\r\n9");
+	ck_assert(strstr(a.text, "Content-Length: 5\r\n") != NULL);
+	ck_assert(strstr(a.text, "12345") == NULL);
+	close(fd);
+}
+END_TEST
+
+START_TEST(http_1_0_is_answered_and_closed)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, "GET /1 HTTP/1.0\r\n\r\n");
+	hear_all(fd, &a);
+	ck_assert(strstr(a.text, "Connection: close\r\n") != NULL);
+	ck_assert_str_eq(strstr(a.text, "\r\n\r\n"), "\r\n\r\n1");
+	close(fd);
+}
+END_TEST
+
+START_TEST(http_1_0_keep_alive_is_kept)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, "GET /1 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+	hear(fd, &a, "\r\n\r\n1");
+	ck_assert(strstr(a.text, "Connection: keep-alive\r\n") != NULL);
+	say(fd, "GET /2 HTTP/1.0\r\n\r\n");
+	hear_all(fd, &a);
+	ck_assert(strstr(a.text, "\r\n\r\n2") != NULL);
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_stream_to_http_1_0_ends_with_the_connection)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, "GET /begin HTTP/1.0\r\n\r\n");
+	until(seen.requests == 1);
+	ck_assert(http_write(seen.x, "hello", 5));
+	http_end(seen.x);
+	hear_all(fd, &a);
+	ck_assert(!a.reset);
+	ck_assert(strstr(a.text, "chunked") == NULL);
+	ck_assert_str_eq(strstr(a.text, "\r\n\r\n"), "\r\n\r\nhello");
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_broken_off_stream_to_http_1_0_is_a_reset)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, "GET /begin HTTP/1.0\r\n\r\n");
+	until(seen.requests == 1);
+	http_write(seen.x, "hello", 5);
+	http_abort(seen.x);
+	hear_all(fd, &a);
+	ck_assert(a.reset);
+	ck_assert_int_eq(seen.gone, 0);
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_stream_is_chunked_and_leaves_the_connection_usable)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, REQUEST("/begin"));
+	hear(fd, &a, "\r\n\r\n");
+	ck_assert(strstr(a.text, "Transfer-Encoding: chunked\r\n") != NULL);
+	http_write(seen.x, "hello", 5);
+	http_write(seen.x, "", 0);
+	http_write(seen.x, "0123456789abcdef", 16);
+	http_end(seen.x);
+	say(fd, REQUEST("/7"));
+	hear(fd, &a, "\r\n\r\n7");
+	ck_assert(
+	    strstr(a.text, "\r\n\r\n5\r\nhello\r\n10\r\n0123456789abcdef\r\n0\r\n\r\nHTTP") !=
+	    NULL);
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_broken_off_chunked_stream_lacks_its_last_chunk)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, REQUEST("/begin"));
+	until(seen.requests == 1);
+	http_write(seen.x, "hello", 5);
+	http_abort(seen.x);
+	hear_all(fd, &a);
+	ck_assert_str_eq(strstr(a.text, "\r\n\r\n"), "\r\n\r\n5\r\nhello\r\n");
+	close(fd);
+}
+END_TEST
+
+START_TEST(headers_of_the_owner_are_sent)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, REQUEST("/wait"));
+	until(seen.requests == 1);
+	http_set_header(seen.x, "X-Request-Id", "r1");
+	http_set_header(seen.x, "Retry-After", "5");
+	http_reply_take(seen.x, 503, "application/json", strdup("{}"), 2);
+	hear(fd, &a, "\r\n\r\n{}");
+	ck_assert(strstr(a.text, "\r\nX-Request-Id: r1\r\nRetry-After: 5\r\n\r\n") != NULL);
+	ck_assert(strstr(a.text, "\r\nDate: ") != NULL);
+	close(fd);
+}
+END_TEST
+
+START_TEST(connection_close_is_honoured)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, "GET /1 HTTP/1.1\r\n" HOST "Connection: foo, Close\r\n\r\n");
+	hear_all(fd, &a);
+	ck_assert(!a.reset && strstr(a.text, "Connection: close\r\n") != NULL);
+	close(fd);
+}
+END_TEST
+
+/* ---- pipelining ---- */
+
+START_TEST(a_thousand_pipelined_requests_are_answered_in_order)
+{
+	static struct answer a;
+	static char text[64 * 1024];
+	const char *at = a.text;
+	size_t len = 0;
+	int fd = client();
+
+	for (int i = 1000; i < 2000; i++)
+		len += (size_t)sprintf(text + len, "GET /%d HTTP/1.1\r\n" HOST "\r\n", i);
+	say_n(fd, text, len);
+	hear(fd, &a, "\r\n\r\n1999");
+	for (int i = 1000; i < 2000; i++) {
+		char want[16];
+
+		sprintf(want, "\r\n\r\n%d", i);
+		at = strstr(at, want);
+		ck_assert_msg(at != NULL, "%d is missing or out of order", i);
+	}
+	close(fd);
+}
+END_TEST
+
+START_TEST(requests_pipelined_behind_a_pending_one_wait_for_it)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, REQUEST("/wait") REQUEST("/5") "POST /collect HTTP/1.1\r\n" HOST
+	                                       "Content-Length: 3\r\n\r\nabc" REQUEST("/6"));
+	until(seen.requests == 1);
+	for (int i = 0; i < 5; i++)
+		turn();
+	ck_assert_int_eq(seen.requests, 1);
+	http_reply(seen.x, 200, "text/plain", "4", 1);
+	hear(fd, &a, "\r\n\r\n6");
+	ck_assert(strstr(a.text, "\r\n\r\n4") < strstr(a.text, "\r\n\r\n5"));
+	ck_assert(strstr(a.text, "\r\n\r\n5") < strstr(a.text, "\r\n\r\nabc"));
+	close(fd);
+}
+END_TEST
+
+START_TEST(too_much_pipelined_behind_a_pending_request_is_gone)
+{
+	int fd = client();
+
+	say(fd, REQUEST("/wait"));
+	for (int i = 0; i < 3; i++)
+		say_n(fd, block, sizeof block);
+	until(seen.gone == 1);
+	ck_assert_uint_eq(http_server_connections(server), 0);
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_reader_who_pipelines_and_does_not_read_is_held_up_not_buffered)
+{
+	static char requests[100 * 1024];
+	static struct answer a;
+	size_t len = 0, n = 0, sent = 0;
+	int fd = client();
+
+	for (; len + 100 < sizeof requests; n++)
+		len +=
+		    (size_t)sprintf(requests + len, "GET /%064d HTTP/1.1\r\n" HOST "\r\n", 1);
+	for (int idle = 0; idle < 20;) {
+		ssize_t k = send(fd, requests + sent % len, len - sent % len, MSG_NOSIGNAL);
+
+		idle = k > 0 ? 0 : idle + 1;
+		sent += k > 0 ? (size_t)k : 0;
+		turn();
+		ck_assert_uint_lt(sent, 64u << 20);
+	}
+	ck_assert_uint_lt(LIST_FIRST(&server->conns)->out.len, 2 * HTTP_HIGH_WATER);
+	ck_assert_uint_le(LIST_FIRST(&server->conns)->in.len, 2 * HTTP_READAHEAD_MAX);
+	hear_some(fd, &a);
+	ck_assert_uint_gt(a.len, 0);
+	reset(fd);
+	until(http_server_connections(server) == 0);
+}
+END_TEST
+
+/* ---- bodies ---- */
+
+START_TEST(a_chunked_upload_is_collected)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, UPLOAD("/collect") "4\r\nWiki\r\n5;ext=1\r\npedia\r\n0\r\nT: x\r\n\r\n");
+	hear(fd, &a, "\r\n\r\nWikipedia");
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_large_upload_is_streamed)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, UPLOAD("/stream"));
+	for (int i = 0; i < 64; i++) {
+		say(fd, "10000\r\n");
+		say_n(fd, block, sizeof block);
+		say(fd, "\r\n");
+	}
+	say(fd, "0\r\n\r\n");
+	hear(fd, &a, "HTTP/1.1 201 ");
+	ck_assert_uint_eq(seen.data_len, 64 * sizeof block);
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_paused_upload_gets_no_data_until_resumed)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, UPLOAD("/pause") "3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n");
+	until(seen.data_len == 3);
+	for (int i = 0; i < 5; i++)
+		turn();
+	ck_assert_uint_eq(seen.data_len, 3);
+	http_stream_resume(seen.x);
+	until(seen.data_len == 6);
+	ck_assert_int_eq(seen.bodies, 0);
+	http_stream_resume(seen.x);
+	hear(fd, &a, "HTTP/1.1 201 ");
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_paused_upload_holds_up_its_sender)
+{
+	size_t sent = 0;
+	int fd = client();
+
+	say(fd, UPLOAD("/pause") "7fffffff\r\n");
+	for (int idle = 0; idle < 20;) {
+		ssize_t k = send(fd, block, sizeof block, MSG_NOSIGNAL);
+
+		idle = k > 0 ? 0 : idle + 1;
+		sent += k > 0 ? (size_t)k : 0;
+		turn();
+		ck_assert_uint_lt(sent, 64u << 20);
+	}
+	ck_assert_uint_le(LIST_FIRST(&server->conns)->in.len, HTTP_READAHEAD_MAX);
+	close(fd);
+}
+END_TEST
+
+START_TEST(continue_is_sent_when_the_body_is_wanted)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, "POST /collect HTTP/1.1\r\n" HOST
+	        "Content-Length: 3\r\nExpect: 100-Continue\r\n\r\n");
+	hear(fd, &a, "HTTP/1.1 100 Continue\r\n\r\n");
+	say(fd, "abc");
+	hear(fd, &a, "\r\n\r\nabc");
+	close(fd);
+}
+END_TEST
+
+START_TEST(continue_is_not_sent_before_a_refusal)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, "POST /collect HTTP/1.1\r\n" HOST
+	        "Content-Length: 100001\r\nExpect: 100-continue\r\n\r\n");
+	hear_all(fd, &a);
+	ck_assert_int_eq(strncmp(a.text, "HTTP/1.1 413 ", 13), 0);
+	ck_assert_int_eq(seen.gone, 1);
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_small_unwanted_body_keeps_the_connection)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, "POST /1 HTTP/1.1\r\n" HOST "Content-Length: 5\r\n\r\n");
+	hear(fd, &a, "\r\n\r\n1");
+	say(fd, "12345" REQUEST("/2"));
+	hear(fd, &a, "\r\n\r\n2");
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_large_unwanted_body_does_not_destroy_the_answer)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, "POST /1 HTTP/1.1\r\n" HOST "Content-Length: 8388608\r\n\r\n");
+	for (int i = 0; i < 128; i++)
+		say_n(fd, block, sizeof block);
+	shutdown(fd, SHUT_WR);
+	hear_all(fd, &a);
+	ck_assert(!a.reset && strstr(a.text, "\r\n\r\n1") != NULL);
+	ck_assert(strstr(a.text, "Connection: close\r\n") != NULL);
+	until(http_server_connections(server) == 0);
+	close(fd);
+}
+END_TEST
+
+/* ---- a client that goes ---- */
+
+static const char *const pending[] = {
+    REQUEST("/wait"),
+    REQUEST("/begin"),
+    REQUEST("/wait") REQUEST("/1"),
+    UPLOAD("/collect") "3\r\nab",
+    UPLOAD("/stream") "3\r\nab",
+    UPLOAD("/pause") "3\r\nab",
+    UPLOAD("/pause") "3\r\nabc\r\n3\r\nunread",
+};
+
+static void assert_goes(bool by_reset)
+{
+	for (size_t i = 0; i < sizeof pending / sizeof *pending; i++) {
+		int fd = client();
+
+		seen.requests = seen.gone = 0;
+		say(fd, pending[i]);
+		until(seen.requests == 1);
+		for (int k = 0; k < 3; k++)
+			turn();
+		ck_assert_int_eq(seen.gone, 0);
+		if (by_reset)
+			reset(fd);
+		else
+			shutdown(fd, SHUT_WR);
+		until(seen.gone == 1);
+		ck_assert_uint_eq(http_server_connections(server), 0);
+		ck_assert_uint_eq(http_server_exchanges(server), 0);
+		if (!by_reset)
+			close(fd);
+	}
+}
+
+START_TEST(a_fin_is_noticed_in_every_state)
+{
+	assert_goes(false);
+}
+END_TEST
+
+START_TEST(a_reset_is_noticed_in_every_state)
+{
+	assert_goes(true);
+}
+END_TEST
+
+START_TEST(a_reset_is_noticed_behind_a_full_window)
+{
+	int fd = client();
+
+	say(fd, UPLOAD("/pause") "7fffffff\r\n");
+	for (int idle = 0; idle < 20; turn())
+		idle = send(fd, block, sizeof block, MSG_NOSIGNAL) > 0 ? 0 : idle + 1;
+	reset(fd);
+	until(seen.gone == 1);
+}
+END_TEST
+
+START_TEST(a_client_that_goes_while_output_is_blocked_is_noticed)
+{
+	int fd = client();
+
+	say(fd, REQUEST("/begin"));
+	until(seen.requests == 1);
+	while (LIST_FIRST(&server->conns)->out.len < 2 * HTTP_HIGH_WATER) {
+		http_write(seen.x, block, sizeof block);
+		turn();
+	}
+	ck_assert_int_eq(seen.gone, 0);
+	close(fd);
+	until(seen.gone == 1);
+}
+END_TEST
+
+START_TEST(a_half_closing_client_still_gets_what_was_answered)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, REQUEST("/1") REQUEST("/2"));
+	shutdown(fd, SHUT_WR);
+	hear_all(fd, &a);
+	ck_assert(strstr(a.text, "\r\n\r\n2") != NULL && !a.reset);
+	close(fd);
+}
+END_TEST
+
+/* ---- back-pressure ---- */
+
+START_TEST(a_slow_reader_stops_the_producer_and_room_starts_it_again)
+{
+	static struct answer a;
+	int fd = client(), writes = 0;
+
+	say(fd, REQUEST("/begin"));
+	until(seen.requests == 1);
+	while (http_write(seen.x, block, sizeof block)) {
+		ck_assert_int_lt(++writes, 1000);
+		turn();
+	}
+	ck_assert(!http_write(seen.x, "x", 1));
+	ck_assert_uint_lt(http_unsent(seen.x), HTTP_HIGH_WATER + 3 * sizeof block);
+	for (int i = 0; i < 5; i++)
+		turn();
+	ck_assert_int_eq(seen.rooms, 0);
+	while (seen.rooms == 0) {
+		hear_some(fd, &a);
+		ck_assert(!a.closed);
+		a.len = 0;
+	}
+	ck_assert_int_eq(seen.rooms, 1);
+	ck_assert(http_write(seen.x, "y", 1));
+	http_end(seen.x);
+	close(fd);
+}
+END_TEST
+
+START_TEST(writes_of_one_turn_leave_in_one_send)
+{
+	static struct answer a;
+	int fd = client();
+
+	say(fd, REQUEST("/begin"));
+	hear(fd, &a, "\r\n\r\n");
+	for (int i = 0; i < 100; i++)
+		http_write(seen.x, "data: {}\n\n", 10);
+	ck_assert_int_lt(recv(fd, a.text, sizeof a.text, 0), 0); /* nothing yet */
+	turn();
+	ck_assert_int_eq(recv(fd, a.text, sizeof a.text, 0), 100 * 15);
+	close(fd);
+}
+END_TEST
+
+/* ---- deadlines ---- */
+
+static void shorten(enum http_deadline kind, double seconds)
+{
+	server->due[kind].seconds = seconds;
+}
+
+/* A byte every 10 ms, until the server has had enough. */
+static void trickle(int fd, struct answer *a)
+{
+	ev_tstamp start = ev_time();
+
+	for (int sent = 0; !a->closed; hear_some(fd, a)) {
+		ck_assert(ev_time() - start < PATIENCE_S);
+		if (ev_time() - start > sent * 0.01)
+			sent += send(fd, "a", 1, MSG_NOSIGNAL) == 1;
+	}
+}
+
+START_TEST(a_slow_head_is_408_however_it_trickles)
+{
+	static struct answer a;
+	int fd = client();
+
+	shorten(HTTP_D_HEAD, 0.2);
+	say(fd, "GET / HTTP/1.1\r\nA: ");
+	trickle(fd, &a);
+	ck_assert_int_eq(strncmp(a.text, "HTTP/1.1 408 ", 13), 0);
+	ck_assert_int_eq(seen.requests, 0);
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_slow_body_is_408_and_its_owner_is_told)
+{
+	static struct answer a;
+	int fd = client();
+
+	shorten(HTTP_D_BODY, 0.2);
+	say(fd, "POST /collect HTTP/1.1\r\n" HOST "Content-Length: 50000\r\n\r\n");
+	trickle(fd, &a);
+	ck_assert_int_eq(strncmp(a.text, "HTTP/1.1 408 ", 13), 0);
+	ck_assert_int_eq(seen.gone, 1);
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_body_above_the_minimum_rate_may_take_many_windows)
+{
+	static struct answer a;
+	ev_tstamp start = ev_time();
+	int fd = client();
+
+	shorten(HTTP_D_BODY, 0.05);
+	say(fd, "POST /collect HTTP/1.1\r\n" HOST "Content-Length: 100000\r\n\r\n");
+	for (size_t sent = 0; sent < 100000;) {
+		/* 100 kB/s on the clock, whatever a turn takes */
+		size_t due = (size_t)((ev_time() - start) * 100000.0);
+
+		if (due > 100000)
+			due = 100000;
+		if (due > sent)
+			sent += (size_t)send(fd, block, due - sent, MSG_NOSIGNAL);
+		turn();
+	}
+	hear(fd, &a, "HTTP/1.1 200 ");
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_streamed_body_may_be_slow)
+{
+	int fd = client();
+
+	shorten(HTTP_D_BODY, 0.02);
+	say(fd, UPLOAD("/stream") "5\r\n");
+	for (int i = 0; i < 10; i++)
+		turn();
+	say(fd, "abcde\r\n0\r\n\r\n");
+	until(seen.bodies == 1);
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_pause_that_lasts_is_given_up)
+{
+	static struct answer a;
+	int fd = client();
+
+	shorten(HTTP_D_PAUSE, 0.05);
+	say(fd, UPLOAD("/pause") "3\r\nab");
+	hear_all(fd, &a);
+	ck_assert_int_eq(strncmp(a.text, "HTTP/1.1 408 ", 13), 0);
+	ck_assert_int_eq(seen.gone, 1);
+	close(fd);
+}
+END_TEST
+
+START_TEST(an_idle_connection_is_closed)
+{
+	static struct answer a;
+	int fd = client();
+
+	shorten(HTTP_D_IDLE, 0.05);
+	say(fd, REQUEST("/1"));
+	hear_all(fd, &a);
+	ck_assert_uint_eq(occurrences(a.text, "HTTP/1.1 "), 1);
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_pending_request_has_no_deadline)
+{
+	int fd = client();
+
+	for (int i = 0; i < HTTP_D_COUNT; i++)
+		shorten(i, 0.02);
+	say(fd, REQUEST("/begin"));
+	for (int i = 0; i < 10; i++)
+		turn();
+	ck_assert_int_eq(seen.gone, 0);
+	ck_assert_uint_eq(http_server_exchanges(server), 1);
+	close(fd);
+}
+END_TEST
+
+START_TEST(a_peer_that_takes_no_byte_is_gone)
+{
+	int fd = client();
+
+	shorten(HTTP_D_STALL, 0.2);
+	say(fd, REQUEST("/begin"));
+	until(seen.requests == 1);
+	while (http_write(seen.x, block, sizeof block))
+		turn();
+	until(seen.gone == 1);
+	close(fd);
+}
+END_TEST
+
+START_TEST(lingering_ends)
+{
+	static struct answer a;
+	int fd = client();
+
+	shorten(HTTP_D_LINGER, 0.05);
+	say(fd, "BAD\r\n\r\n");
+	hear_all(fd, &a); /* our side stays open */
+	until(http_server_connections(server) == 0);
+	close(fd);
+}
+END_TEST
+
+/* ---- the server ---- */
+
+START_TEST(draining_closes_idle_connections_and_finishes_the_others)
+{
+	static struct answer idle, busy;
+	struct sockaddr_in in = {.sin_family = AF_INET,
+	                         .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+	                         .sin_port = htons((uint16_t)port)};
+	int fd1 = client(), fd2 = client(), fd3 = socket(AF_INET, SOCK_STREAM, 0);
+
+	say(fd1, REQUEST("/1"));
+	hear(fd1, &idle, "\r\n\r\n1");
+	say(fd2, REQUEST("/wait"));
+	until(seen.requests == 2);
+	http_server_drain(server);
+	hear_all(fd1, &idle);
+	ck_assert_int_ne(connect(fd3, (struct sockaddr *)&in, sizeof in), 0);
+	http_reply(seen.x, 200, "text/plain", "2", 1);
+	hear_all(fd2, &busy);
+	ck_assert(strstr(busy.text, "Connection: close\r\n") != NULL);
+	close(fd1);
+	close(fd2);
+	close(fd3);
+}
+END_TEST
+
+START_TEST(a_full_server_drops_the_longest_idle_and_else_lets_wait)
+{
+	static struct answer a, b;
+	int fd1, fd2, fd3;
+
+	server->max_conns = 1;
+	fd1 = client();
+	until(http_server_connections(server) == 1);
+	fd2 = client();
+	hear_all(fd1, &a);
+	say(fd2, REQUEST("/wait"));
+	until(seen.requests == 1);
+	fd3 = client();
+	say(fd3, REQUEST("/3"));
+	for (int i = 0; i < 5; i++)
+		turn();
+	ck_assert_int_eq(seen.requests, 1);
+	close(fd2);
+	hear(fd3, &b, "\r\n\r\n3");
+	close(fd1);
+	close(fd3);
+}
+END_TEST
+
+START_TEST(running_out_of_descriptors_only_delays_a_connection)
+{
+	static struct answer a;
+	int fds[2000], n = 0, fd = client();
+
+	while (n < 2000 && (fds[n] = dup(fd)) >= 0)
+		n++;
+	ck_assert_int_lt(n, 2000);
+	say(fd, REQUEST("/1"));
+	for (int i = 0; i < 5; i++)
+		turn();
+	ck_assert_int_eq(seen.requests, 0);
+	while (n > 0)
+		close(fds[--n]);
+	hear(fd, &a, "\r\n\r\n1");
+	close(fd);
+}
+END_TEST
+
+static void setup_few_descriptors(void)
+{
+	struct rlimit few = {200, 200};
+
+	setup();
+	setrlimit(RLIMIT_NOFILE, &few);
+}
+
+START_TEST(destroying_the_server_tells_every_open_exchange)
+{
+	int fd1 = client(), fd2 = client();
+
+	say(fd1, REQUEST("/wait"));
+	until(seen.requests == 1);
+	unserve();
+	ck_assert_int_eq(seen.gone, 1);
+	serve(on_request); /* for the teardown */
+	close(fd1);
+	close(fd2);
+}
+END_TEST
+
+START_TEST(a_unix_socket_is_served_too)
+{
+	struct sockaddr_un un = {.sun_family = AF_UNIX};
+	static struct answer a;
+	struct err e;
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0), peer = socket(AF_UNIX, SOCK_STREAM, 0);
+	socklen_t len = sizeof un;
+
+	ck_assert_int_eq(bind(fd, (struct sockaddr *)&un, sizeof un.sun_family), 0);
+	ck_assert_int_eq(listen(fd, 1), 0);
+	ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&un, &len), 0);
+	ck_assert_int_eq(http_server_listen(server, fd, &e), 0);
+	ck_assert_int_eq(connect(peer, (struct sockaddr *)&un, len), 0);
+	fcntl(peer, F_SETFL, O_NONBLOCK);
+	say(peer, REQUEST("/1"));
+	hear(peer, &a, "\r\n\r\n1");
+	say(peer, UPLOAD("/pause") "3\r\nab");
+	until(seen.requests == 2);
+	ck_assert_str_eq(http_peer(seen.x), "unix");
+	close(peer);
+	until(seen.gone == 1);
+}
+END_TEST
+
+static void add_tests(TCase *t)
+{
+	tcase_add_checked_fixture(t, setup, unserve);
+	tcase_add_test(t, head_has_the_length_but_no_body);
+	tcase_add_test(t, http_1_0_is_answered_and_closed);
+	tcase_add_test(t, http_1_0_keep_alive_is_kept);
+	tcase_add_test(t, a_stream_to_http_1_0_ends_with_the_connection);
+	tcase_add_test(t, a_broken_off_stream_to_http_1_0_is_a_reset);
+	tcase_add_test(t, a_stream_is_chunked_and_leaves_the_connection_usable);
+	tcase_add_test(t, a_broken_off_chunked_stream_lacks_its_last_chunk);
+	tcase_add_test(t, headers_of_the_owner_are_sent);
+	tcase_add_test(t, connection_close_is_honoured);
+	tcase_add_test(t, a_thousand_pipelined_requests_are_answered_in_order);
+	tcase_add_test(t, requests_pipelined_behind_a_pending_one_wait_for_it);
+	tcase_add_test(t, too_much_pipelined_behind_a_pending_request_is_gone);
+	tcase_add_test(t, a_reader_who_pipelines_and_does_not_read_is_held_up_not_buffered);
+	tcase_add_test(t, a_chunked_upload_is_collected);
+	tcase_add_test(t, a_large_upload_is_streamed);
+	tcase_add_test(t, a_paused_upload_gets_no_data_until_resumed);
+	tcase_add_test(t, a_paused_upload_holds_up_its_sender);
+	tcase_add_test(t, continue_is_sent_when_the_body_is_wanted);
+	tcase_add_test(t, continue_is_not_sent_before_a_refusal);
+	tcase_add_test(t, a_small_unwanted_body_keeps_the_connection);
+	tcase_add_test(t, a_large_unwanted_body_does_not_destroy_the_answer);
+	tcase_add_test(t, a_fin_is_noticed_in_every_state);
+	tcase_add_test(t, a_reset_is_noticed_in_every_state);
+	tcase_add_test(t, a_reset_is_noticed_behind_a_full_window);
+	tcase_add_test(t, a_client_that_goes_while_output_is_blocked_is_noticed);
+	tcase_add_test(t, a_half_closing_client_still_gets_what_was_answered);
+	tcase_add_test(t, a_slow_reader_stops_the_producer_and_room_starts_it_again);
+	tcase_add_test(t, writes_of_one_turn_leave_in_one_send);
+	tcase_add_test(t, a_slow_head_is_408_however_it_trickles);
+	tcase_add_test(t, a_slow_body_is_408_and_its_owner_is_told);
+	tcase_add_test(t, a_body_above_the_minimum_rate_may_take_many_windows);
+	tcase_add_test(t, a_streamed_body_may_be_slow);
+	tcase_add_test(t, a_pause_that_lasts_is_given_up);
+	tcase_add_test(t, an_idle_connection_is_closed);
+	tcase_add_test(t, a_pending_request_has_no_deadline);
+	tcase_add_test(t, a_peer_that_takes_no_byte_is_gone);
+	tcase_add_test(t, lingering_ends);
+	tcase_add_test(t, draining_closes_idle_connections_and_finishes_the_others);
+	tcase_add_test(t, a_full_server_drops_the_longest_idle_and_else_lets_wait);
+	tcase_add_test(t, destroying_the_server_tells_every_open_exchange);
+	tcase_add_test(t, a_unix_socket_is_served_too);
+}
+
+int main(void)
+{
+	TCase *t = tcase_create("http_server"), *few = tcase_create("few descriptors");
+	Suite *s = suite_create("http_server");
+	SRunner *r;
+	int failed;
+
+	tcase_set_timeout(t, 60);
+	add_tests(t);
+	tcase_add_checked_fixture(few, setup_few_descriptors, unserve);
+	tcase_add_test(few, running_out_of_descriptors_only_delays_a_connection);
+	suite_add_tcase(s, t);
+	suite_add_tcase(s, few);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? 1 : 0;
+}
