@@ -121,7 +121,8 @@ struct signalling {
 /* Processes outside this pid namespace read as 0. */
 static void signal_members(int dir, struct signalling *s)
 {
-	int pid, fd = openat(dir, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+	char line[24];
+	int fd = openat(dir, "cgroup.procs", O_RDONLY | O_CLOEXEC);
 	FILE *f = fd >= 0 ? fdopen(fd, "r") : NULL;
 
 	if (f == NULL) {
@@ -129,7 +130,8 @@ static void signal_members(int dir, struct signalling *s)
 			close(fd);
 		return;
 	}
-	while (fscanf(f, "%d", &pid) == 1) {
+	while (fgets(line, sizeof(line), f) != NULL) {
+		pid_t pid = (pid_t)strtol(line, NULL, 10);
 		s->count++;
 		if (s->signal != 0 && pid > 0 && pid != getpid())
 			kill(pid, s->signal);

@@ -50,17 +50,20 @@ static bool own_path(char *out, size_t size)
  * mountinfo: id, parent, device, root, mount point, options … "-", type. */
 static bool find_base(char *out, size_t size)
 {
-	char path[PATH_MAX], line[3 * PATH_MAX], root[PATH_MAX], point[PATH_MAX], type[32];
+	char path[PATH_MAX], line[3 * PATH_MAX], *field[5];
 	bool found = false;
 
 	if (!own_path(path, sizeof(path)))
 		return false;
 	FILE *f = fopen("/proc/self/mountinfo", "re");
 	while (f != NULL && !found && fgets(line, sizeof(line), f) != NULL) {
-		char *dash = strstr(line, " - ");
-		if (dash == NULL || sscanf(dash, " - %31s", type) != 1 ||
-		    strcmp(type, "cgroup2") != 0 ||
-		    sscanf(line, "%*s %*s %*s %4095s %4095s", root, point) != 2)
+		char *rest = line;
+		if (strstr(line, " - cgroup2 ") == NULL)
+			continue;
+		for (size_t i = 0; i < 5; i++)
+			field[i] = strsep(&rest, " ");
+		char *root = field[3], *point = field[4];
+		if (root == NULL || point == NULL)
 			continue;
 		size_t n = strcmp(root, "/") == 0 ? 0 : strlen(root);
 		if (strncmp(path, root, n) != 0 || (path[n] != '/' && path[n] != '\0'))

@@ -2,10 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <mntent.h>
 #include <net/if.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -117,14 +117,16 @@ static void load_modules(void)
 
 static void set_hostname(void)
 {
-	char name[65] = HOSTNAME_DEFAULT;
+	char name[65] = "";
 	FILE *f = fopen(HOSTNAME_FILE, "re");
 
 	if (f != NULL) {
-		if (fscanf(f, "%64s", name) != 1)
-			strcpy(name, HOSTNAME_DEFAULT);
+		if (fgets(name, sizeof(name), f) != NULL)
+			name[strcspn(name, " \t\n")] = '\0';
 		fclose(f);
 	}
+	if (name[0] == '\0')
+		strcpy(name, HOSTNAME_DEFAULT);
 	if (sethostname(name, strlen(name)) != 0)
 		failed("hostname", name);
 }
@@ -188,18 +190,42 @@ static void end_all(int signal, int tries)
 	}
 }
 
+/* In /proc/mounts white space and backslashes stand as three octal digits (proc(5)). */
+static void unescape(char *text)
+{
+	char *out = text;
+
+	for (; *text != '\0'; text++) {
+		char digits[4] = "";
+		if (*text == '\\' && strspn(text + 1, "01234567") >= 3) {
+			memcpy(digits, text + 1, 3);
+			*out++ = (char)strtoul(digits, NULL, 8);
+			text += 3;
+		} else {
+			*out++ = *text;
+		}
+	}
+	*out = '\0';
+}
+
 /* In reverse order of mounting; what is busy becomes read-only, so that it is clean. */
 static void unmount_all(void)
 {
-	char targets[MOUNTS_MAX][256];
+	char targets[MOUNTS_MAX][256], line[1024];
 	int count = 0;
-	FILE *f = setmntent("/proc/self/mounts", "re");
-	struct mntent *m;
+	FILE *f = fopen("/proc/self/mounts", "re");
 
-	while (f != NULL && count < MOUNTS_MAX && (m = getmntent(f)) != NULL)
-		snprintf(targets[count++], sizeof(targets[0]), "%s", m->mnt_dir);
+	while (f != NULL && count < MOUNTS_MAX && fgets(line, sizeof(line), f) != NULL) {
+		char *rest = line;
+		strsep(&rest, " ");
+		char *target = strsep(&rest, " ");
+		if (target == NULL)
+			continue;
+		unescape(target);
+		snprintf(targets[count++], sizeof(targets[0]), "%s", target);
+	}
 	if (f != NULL)
-		endmntent(f);
+		fclose(f);
 	while (count-- > 0)
 		if (umount2(targets[count], 0) != 0)
 			mount(NULL, targets[count], NULL, MS_REMOUNT | MS_RDONLY, NULL);

@@ -20,6 +20,7 @@
 #include "proto/limits.h"
 #include "proto/log.h"
 
+#define PF_FORKNOEXEC 0x40 /* the kernel's, of /proc/pid/stat */
 #define CHILD_STACK (16 * KIB)
 #define THREAD_STACK (128 * KIB)
 
@@ -102,11 +103,11 @@ static long start_child(struct spawn *p, char *stack, size_t size)
 	return arch_clone3(&args, spawn_child_run, &p->child);
 }
 
-/* PF_FORKNOEXEC of a process, a zombie included; false when it cannot be read. */
+/* PF_FORKNOEXEC of a process, a zombie included; false when it cannot be read. The flags
+ * are the seventh number behind the name (proc(5), /proc/pid/stat). */
 static bool never_execed(pid_t pid)
 {
 	char path[32], text[512];
-	unsigned flags = 0;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -115,9 +116,10 @@ static bool never_execed(pid_t pid)
 	ssize_t n = read(fd, text, sizeof(text) - 1);
 	close(fd);
 	text[n > 0 ? n : 0] = '\0';
-	char *after = strrchr(text, ')');
-	return after != NULL && sscanf(after, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1 &&
-	       (flags & 0x40) != 0;
+	char *at = strrchr(text, ')');
+	for (int i = 0; i < 7 && at != NULL; i++)
+		at = strchr(at + 1, ' ');
+	return at != NULL && (strtoul(at, NULL, 10) & PF_FORKNOEXEC) != 0;
 }
 
 /* Whether the child was killed before execve took effect. It reports its own failures, so
