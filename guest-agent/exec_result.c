@@ -43,7 +43,8 @@ static struct verdict judge(const struct exec *x)
 	bool died = x->reaped;
 	struct verdict_facts f = {
 	    .spawn_failed = x->spawn_failed && !cut_short,
-	    .spawn_errno = x->spawn_error.error_number,
+	    .not_found = x->spawn_failed && x->spawn_error.error_number == ENOENT &&
+	                 strcmp(x->spawn_error.stage, "execve") == 0,
 	    .cause = x->cause,
 	    .cancel_reason = x->reason,
 	    .leader_exited = died && x->leader_code == CLD_EXITED,

@@ -1,6 +1,5 @@
 #include "guest-agent/verdict.h"
 
-#include <errno.h>
 #include <signal.h>
 
 #define EXIT_TIMED_OUT 124
@@ -53,7 +52,7 @@ struct verdict verdict(const struct verdict_facts *f)
 
 	if (f->spawn_failed) {
 		v.outcome = SANDGATE__OUTCOME__OUTCOME_SPAWN_FAILED;
-		v.exit_code = f->spawn_errno == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
+		v.exit_code = f->not_found ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
 		return v;
 	}
 	v.oom_scope = scope_of(f);

@@ -22,7 +22,7 @@ enum verdict_cause {
 
 struct verdict_facts {
 	bool spawn_failed; /* execve was never reached */
-	int spawn_errno;   /* of the failed stage */
+	bool not_found;    /* the failed stage is execve, and it said ENOENT */
 	enum verdict_cause cause;
 	Sandgate__CancelReason cancel_reason; /* with CAUSE_CANCEL */
 	bool leader_exited; /* false: killed by `leader_signal`; both moot on spawn_failed */
