@@ -1,4 +1,5 @@
 /* From the facts of a finished exec to its Result. */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

@@ -189,7 +189,6 @@ static const struct row {
     /* nothing ran: whatever else is known */
     {"not found", {.spawn_failed = true, .not_found = true}, SPAWN_FAILED, 127, 0, NOT_OOM},
     {"not executable", {.spawn_failed = true}, SPAWN_FAILED, 126, 0, NOT_OOM},
-    {"arguments too long", {.spawn_failed = true}, SPAWN_FAILED, 126, 0, NOT_OOM},
     {"hung until the deadline",
      {.spawn_failed = true, .cause = CAUSE_TIMEOUT, .leader_signal = SIGKILL},
      SPAWN_FAILED,
