@@ -83,9 +83,12 @@ class Bridge:
 
     def guests(self, sandbox):
         """The pids that make up a sandbox, its device left out."""
+        name = self.directory_of(sandbox).name
         return [pid for pid, words, root in processes()
-                if (sandbox.id in words or sandbox.id in root) and "vsock-device" not in words
-                and pid != self.process.pid]
+                if (name in words or name in root) and "vsock-device" not in words]
+
+    def directory_of(self, sandbox):
+        return self.state / "vm" / sandbox.id.rsplit("-", 1)[-1]
 
     def leftovers(self):
         """Processes that belong to this bridge's sandboxes."""

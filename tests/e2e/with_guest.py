@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """with_guest.py LAUNCHER COMMAND...: run a command beside a living bridge and one sandbox.
 The command finds SANDGATE_URL and SANDGATE_TOKEN in its environment, and each word
-{socket} of it becomes the path of the socket that leads to the sandbox's agent."""
+{agent} of it becomes where the sandbox's agent is, as the conformance program takes it."""
 import os
 import pathlib
 import shutil
@@ -18,11 +18,12 @@ def main(launcher, *command):
     bridge = Bridge(directory, launcher).start()
     try:
         sandbox = bridge.client.create(ttl_seconds=86400)
-        socket = next(p for p in (bridge.state / "vm" / sandbox.id).glob("*.sock")
+        socket = next(p for p in bridge.directory_of(sandbox).glob("*.sock")
                       if p.name in ("vsock.sock", "agent.sock"))
         environment = {**os.environ, "SANDGATE_URL": f"http://127.0.0.1:{bridge.port}",
                        "SANDGATE_TOKEN": bridge.token}
-        words = [word.replace("{socket}", str(socket)) for word in command]
+        kind = "unix" if socket.name == "agent.sock" else "hybrid"
+        words = [word.replace("{agent}", f"{kind}:{socket}") for word in command]
         return subprocess.run(words, env=environment).returncode
     finally:
         bridge.stop()
