@@ -197,8 +197,12 @@ void agent_destroy(struct agent *a)
 		spawner_destroy(a->spawner);
 	if (a->tree != NULL)
 		cgroup_tree_destroy(a->tree);
-	if (a->loop != NULL)
+	if (a->loop != NULL) {
+		init_reap_stop(a->loop);
+		for (size_t i = 0; i < 2; i++)
+			ev_signal_stop(a->loop, &a->terminate[i]);
 		ev_loop_destroy(a->loop);
+	}
 	free(a);
 }
 

@@ -229,8 +229,13 @@ static void on_leader(struct ev_loop *loop, ev_io *w, int revents)
 	siginfo_t info = {0};
 	(void)revents;
 
-	if (waitid(P_PIDFD, (id_t)w->fd, &info, WEXITED | WNOHANG) < 0 || info.si_pid == 0)
+	if (waitid(P_PIDFD, (id_t)w->fd, &info, WEXITED | WNOHANG) < 0) {
+		/* Never with one reaper; a guess ends the exec, waiting would spin. */
+		log_error("exec", x->req.id, "its exit status is gone: %s", strerror(errno));
+		info = (siginfo_t){.si_code = CLD_KILLED, .si_status = SIGKILL};
+	} else if (info.si_pid == 0) {
 		return;
+	}
 	x->reaped = true;
 	x->leader_code = info.si_code;
 	x->leader_status = info.si_status;

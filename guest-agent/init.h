@@ -25,6 +25,9 @@ void init_setup(void);
 int init_reap_start(struct ev_loop *loop, bool (*is_ours)(pid_t pid, void *arg), void *arg,
                     struct err *e);
 
+/* Stop reaping: before the loop is destroyed. Fine when it was never started. */
+void init_reap_stop(struct ev_loop *loop);
+
 /* Sync, kill what is left, unmount or remount read-only, power off (reboot(2)). As PID 1
  * this never returns; as a daemon it does nothing. */
 void init_power_off(void);

@@ -60,3 +60,9 @@ int init_reap_start(struct ev_loop *loop, bool (*is_ours)(pid_t pid, void *arg),
 	reap(loop);
 	return 0;
 }
+
+void init_reap_stop(struct ev_loop *loop)
+{
+	ev_signal_stop(loop, &reaper.child);
+	ev_timer_stop(loop, &reaper.again);
+}

@@ -1,6 +1,7 @@
 /*
- * The inside of a session, for session.c (connection, buffers, writing), session_ops.c
- * (operations) and session_messages.c (what follows Open). Nobody else includes this.
+ * The inside of a session, for session.c (connection, input, the turn of the loop),
+ * session_write.c (output), session_ops.c (operations) and session_messages.c (what
+ * follows Open). Nobody else includes this.
  */
 #ifndef SANDGATE_SESSION_INTERNAL_H
 #define SANDGATE_SESSION_INTERNAL_H
@@ -60,6 +61,12 @@ void session_put(struct session *s, Sandgate__GuestFrame *g);
 void session_refuse(struct session *s, const struct err *e, const uint64_t *offset);
 /* Nothing follows what is queued. */
 void session_close_when_sent(struct session *s);
+
+/* ---- session_write.c ---- */
+
+/* One write of what there is; what the socket did not take stays. -1: it is broken. */
+int session_write(struct session *s);
+bool session_has_more(const struct session *s);
 
 /* ---- session_ops.c ---- */
 
