@@ -165,13 +165,18 @@ static void on_cpu(struct ev_loop *loop, ev_timer *w, int revents)
 	arm(x, &x->cpu, next < CPU_POLL_MIN_MS ? CPU_POLL_MIN_MS : next);
 }
 
+static bool survives_its_owner(const struct exec *x)
+{
+	return x->req.detach_on_disconnect || x->req.detached;
+}
+
 static void on_link_lost(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct exec *x = w->data;
 	(void)loop;
 	(void)revents;
 
-	if (x->req.detach_on_disconnect)
+	if (survives_its_owner(x))
 		x->detached = true;
 	else
 		exec_end(x, CAUSE_CANCEL, SANDGATE__CANCEL_REASON__CANCEL_BRIDGE_LOST,
@@ -225,7 +230,7 @@ void exec_cancel(struct exec *x, Sandgate__CancelReason reason, const uint64_t *
 
 void exec_client_gone(struct exec *x, const uint64_t *grace_ms)
 {
-	if (x->req.detach_on_disconnect)
+	if (survives_its_owner(x))
 		x->detached = true;
 	else
 		exec_cancel(x, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, grace_ms);

@@ -116,7 +116,7 @@ START_TEST(missing_cwd_runs_nothing_and_names_the_stage)
 	m.cwd = (ProtobufCBinaryData){5, (uint8_t *)"/nope"};
 	struct transcript t = run(&m);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_SPAWN_FAILED);
-	ck_assert_int_eq(t.result->exit_code, 127);
+	ck_assert_int_eq(t.result->exit_code, 126);
 	ck_assert_str_eq(t.result->spawn_error->stage, "chdir");
 	ck_assert_int_eq(t.result->spawn_error->error_number, ENOENT);
 	ck_assert(strstr(t.result->spawn_error->message, "/nope") != NULL);

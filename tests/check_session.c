@@ -458,6 +458,20 @@ START_TEST(a_detached_start_ends_with_started)
 }
 END_TEST
 
+START_TEST(a_detached_exec_survives_an_owner_that_came_and_went)
+{
+	Sandgate__Exec m = exec_message("x", "sleep 0.3; echo out");
+	m.detached = 1;
+	m.link_grace_ms = 10;
+	host_close(start(&m));
+	host_close(attach("x", SANDGATE__ROLE__ROLE_OWNER, 0));
+	turn_for(0.1);
+	struct transcript t = outcome_of("x");
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
+	transcript_free(&t);
+}
+END_TEST
+
 START_TEST(released_output_is_dropped_unless_kept)
 {
 	for (int keep = 0; keep < 2; keep++) {
@@ -565,7 +579,7 @@ START_TEST(a_slow_owner_holds_the_process_not_the_memory)
 	struct host *h = start(&m);
 	turn_for(0.4);
 	ck_assert_uint_ge(budget()->used, OWNER_WINDOW);
-	ck_assert_uint_lt(budget()->used, OUTPUT_BYTES_DEFAULT + MIB);
+	ck_assert_uint_lt(budget()->used, OWNER_WINDOW + MIB);
 	struct exec_table_counts c = exec_table_counts(agent_table(fixture_agent));
 	ck_assert_uint_eq(c.running, 1);
 	struct transcript t = host_read_all(h, 0);
@@ -715,6 +729,7 @@ int main(void)
 	tcase_add_test(tc, on_disconnect_detach_survives_a_client_that_goes);
 	tcase_add_test(tc, a_watchers_going_means_nothing);
 	tcase_add_test(tc, a_detached_start_ends_with_started);
+	tcase_add_test(tc, a_detached_exec_survives_an_owner_that_came_and_went);
 	tcase_add_test(tc, released_output_is_dropped_unless_kept);
 	tcase_add_test(tc, control_feeds_stdin_by_offset);
 	tcase_add_test(tc, input_that_is_not_read_delays_its_ack_and_nothing_else);
