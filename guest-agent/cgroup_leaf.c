@@ -103,19 +103,6 @@ static int apply_number(struct cgroup_leaf *l, const char *file, uint64_t want, 
 	return 0;
 }
 
-/* A kernel built without swap accounting has no file, and then nothing can be swapped. */
-static int apply_swap(struct cgroup_leaf *l, uint64_t want, struct err *e)
-{
-	struct cgroup_limits *has = &l->applied;
-
-	if (want != has->swap_bytes &&
-	    cgroup_files_write_number(l->dir, "memory.swap.max", want) != 0 &&
-	    (errno != ENOENT || l->tree->has_swap))
-		return failed(e, "limits.swap_mib");
-	has->swap_bytes = want;
-	return 0;
-}
-
 static int apply_cpu(struct cgroup_leaf *l, uint64_t milli, struct err *e)
 {
 	char text[48];
@@ -162,7 +149,8 @@ int cgroup_leaf_apply(struct cgroup_leaf *l, const struct cgroup_limits *want, s
 	}
 	if (apply_number(l, "memory.max", want->memory_bytes, &has->memory_bytes,
 	                 "limits.memory_mib", e) != 0 ||
-	    apply_swap(l, want->swap_bytes, e) != 0 ||
+	    apply_number(l, "memory.swap.max", want->swap_bytes, &has->swap_bytes,
+	                 "limits.swap_mib", e) != 0 ||
 	    apply_number(l, "pids.max", want->pids, &has->pids, "limits.pids", e) != 0 ||
 	    apply_cpu(l, want->cpu_milli, e) != 0 ||
 	    apply_io(l, want->io_read_bps, &has->io_read_bps, "rbps", "limits.io_read_bps",

@@ -143,13 +143,16 @@ static int enter(int top)
 	return rc;
 }
 
-/* Each controller for itself, top down: one that is missing takes no other with it. */
+/* Each controller for itself, top down: one that is missing takes no other with it. Each makes
+ * every leaf dearer, so there is none that no limit could use. */
 static void enable_controllers(struct cgroup_tree *t)
 {
 	int dirs[] = {t->base, t->top, t->exec};
 	char word[16], enabled[256];
 
 	for (size_t c = 0; c < sizeof(controllers) / sizeof(controllers[0]); c++) {
+		if (controllers[c].feature == CGROUP_IO && t->disk[0] == '\0')
+			continue;
 		snprintf(word, sizeof(word), "+%s", controllers[c].name);
 		for (size_t i = 0; i < 3; i++)
 			if (cgroup_files_write(dirs[i], "cgroup.subtree_control", word) != 0)
@@ -194,6 +197,8 @@ static void share_memory(struct cgroup_tree *t)
 	if ((t->features & CGROUP_MEMORY) == 0)
 		return;
 	cgroup_files_write_number(t->exec, "memory.max", t->memory);
+	if (!t->has_swap) /* swap that comes later is for no exec; leaves need not say so */
+		cgroup_files_write_number(t->exec, "memory.swap.max", 0);
 	cgroup_files_write_number(t->top, "memory.min", AGENT_MEMORY_MIN_MIB * MIB);
 	cgroup_files_write_number(t->top, "agent/memory.min", AGENT_MEMORY_MIN_MIB * MIB);
 }
@@ -249,9 +254,9 @@ void cgroup_setup(struct cgroup_tree *t)
 		t->features = CGROUP_V2;
 		if (faccessat(t->exec, "cgroup.kill", F_OK, 0) == 0)
 			t->features |= CGROUP_KILL;
+		find_disk(t);
 		enable_controllers(t);
 		cgroup_files_write_number(t->exec, "cgroup.max.depth", CGROUP_DEPTH_MAX);
-		find_disk(t);
 	} else {
 		log_warn("cgroup", NULL, "no cgroups for execs: %s", step);
 		cgroup_setup_undo(t);

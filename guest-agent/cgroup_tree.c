@@ -24,7 +24,7 @@ static struct cgroup_limits default_limits(const struct cgroup_tree *t)
 	                          .io_write_bps = UINT64_MAX};
 	if ((t->features & CGROUP_MEMORY) != 0) {
 		l.memory_bytes = t->memory;
-		l.swap_bytes = 0;
+		l.swap_bytes = t->has_swap ? 0 : UINT64_MAX;
 		l.oom_group = true;
 	}
 	if ((t->features & CGROUP_PIDS) != 0)

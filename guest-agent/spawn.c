@@ -34,6 +34,7 @@ struct spawn {
 	TAILQ_ENTRY(spawn) queued; /* in `queue` or `done`; else a thread has it */
 	LIST_ENTRY(spawn) alive;
 	bool is_queued;
+	bool given_up;
 };
 
 TAILQ_HEAD(spawn_queue, spawn);
@@ -103,11 +104,12 @@ static long start_child(struct spawn *p, char *stack, size_t size)
 	return arch_clone3(&args, spawn_child_run, &p->child);
 }
 
-/* PF_FORKNOEXEC of a process, a zombie included; false when it cannot be read. The flags
- * are the seventh number behind the name (proc(5), /proc/pid/stat). */
-static bool never_execed(pid_t pid)
+/* Whether a process, a zombie included, died (PF_EXITING) without an execve
+ * (PF_FORKNOEXEC); false when that cannot be read. */
+static bool died_without_exec(pid_t pid)
 {
 	char path[32], text[512];
+	unsigned flags = 0, both = 0x04 | 0x40;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -116,24 +118,20 @@ static bool never_execed(pid_t pid)
 	ssize_t n = read(fd, text, sizeof(text) - 1);
 	close(fd);
 	text[n > 0 ? n : 0] = '\0';
-	char *at = strrchr(text, ')');
-	for (int i = 0; i < 7 && at != NULL; i++)
-		at = strchr(at + 1, ' ');
-	return at != NULL && (strtoul(at, NULL, 10) & PF_FORKNOEXEC) != 0;
+	char *after = strrchr(text, ')');
+	return after != NULL && sscanf(after, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1 &&
+	       (flags & both) == both;
 }
 
-/* Whether the child was killed before execve took effect. It reports its own failures, so
- * one that exited has run the program; only a killed one leaves a doubt. */
+/* The clone returned and the child reported nothing: it runs the program, or it was killed
+ * before. One killed in its last step can only be told by the kernel's flags, which are
+ * worth reading when somebody has given it up. */
 static bool died_on_the_way(const struct spawn *p)
 {
-	siginfo_t si = {.si_pid = 0};
-
 	if (p->child.stage != STAGE_EXECVE)
 		return true;
-	if (waitid(P_PIDFD, (id_t)p->result.pidfd, &si, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-	    si.si_pid == 0 || si.si_code == CLD_EXITED)
-		return false;
-	return never_execed(p->child.pid);
+	return __atomic_load_n(&p->given_up, __ATOMIC_ACQUIRE) &&
+	       died_without_exec(p->child.pid);
 }
 
 static void run_spawn(struct spawn *p, char *stack, size_t size)
@@ -371,6 +369,7 @@ void spawn_cancel(struct spawn *p)
 {
 	struct spawner *s = p->spawner;
 
+	__atomic_store_n(&p->given_up, true, __ATOMIC_RELEASE);
 	pthread_mutex_lock(&s->lock);
 	if (p->is_queued) {
 		TAILQ_REMOVE(&s->queue, p, queued);

@@ -69,8 +69,9 @@ bool spawner_owns(const struct spawner *s, pid_t pid);
  * its leaf, after which on_done reports it (stage, EINTR). */
 struct spawn *spawn_start(struct spawner *s, const struct spawn_plan *plan,
                           void (*on_done)(const struct spawn_result *r, void *arg), void *arg);
-/* Give up a spawn before on_done, along with killing its leaf: one that is still queued
- * then never starts and reports ("clone", ECANCELED). */
+/* Give up a spawn before on_done, and before killing its leaf: one that is still queued never
+ * starts and reports ("clone", ECANCELED); one that dies in its last step is told apart from
+ * one that ran. */
 void spawn_cancel(struct spawn *p);
 
 #endif

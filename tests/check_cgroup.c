@@ -326,6 +326,67 @@ START_TEST(agents_side_by_side_do_not_meet)
 }
 END_TEST
 
+/* ---- root inside an exec ---- */
+
+static bool is_delegated(void)
+{
+	char line[1024];
+	bool found = false;
+	FILE *f = fopen("/proc/self/mountinfo", "re");
+
+	while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+		found |=
+		    strstr(line, " cgroup2 ") != NULL && strstr(line, "nsdelegate") != NULL;
+	if (f != NULL)
+		fclose(f);
+	if (!found)
+		printf("skipped: cgroup v2 is not mounted with nsdelegate\n");
+	return found && has(CGROUP_V2);
+}
+
+/* The agent's tree is at /sys/fs/cgroup/sandgate where the agent is init, as in a guest. */
+START_TEST(root_cannot_leave_its_leaf_or_raise_its_limits)
+{
+	struct shell sh;
+
+	if (!is_delegated())
+		return;
+	struct cgroup_leaf *l = new_leaf(&none);
+	shell_start(
+	    &sh, l,
+	    "cd /sys/fs/cgroup; echo $$ > cgroup.procs; echo $$ > sandgate/agent/cgroup.procs;"
+	    "for f in sandgate/exec/*/pids.max sandgate/exec/*/memory.max; do"
+	    " echo max > $f && exit 1; done; exit 0");
+	shell_wait(&sh);
+	ck_assert_int_eq(sh.status, 0);
+	shell_start(&sh, l, "cd /sys/fs/cgroup; echo $$ > cgroup.procs; echo; sleep 600");
+	ck_assert(cgroup_leaf_populated(l));
+	cgroup_leaf_retire(l, true);
+	shell_wait(&sh);
+	ck_assert_int_eq(sh.status, SIGKILL);
+}
+END_TEST
+
+START_TEST(a_mount_over_the_control_files_hides_nothing_from_us)
+{
+	struct shell sh;
+
+	if (!is_delegated())
+		return;
+	struct cgroup_leaf *l = new_leaf(&none);
+	shell_start(
+	    &sh, l,
+	    "for f in kill events procs; do for d in /sys/fs/cgroup/sandgate/exec/*/; do"
+	    " mount -o bind /dev/null ${d}cgroup.$f || exit 1; done; done; echo; sleep 600");
+	ck_assert(cgroup_leaf_populated(l));
+	ck_assert_uint_ge(cgroup_leaf_count(l), 1);
+	cgroup_leaf_retire(l, true);
+	shell_wait(&sh);
+	ck_assert_int_eq(sh.status, SIGKILL);
+	wait_baseline();
+}
+END_TEST
+
 /* ---- limits ---- */
 
 static const struct refusal {
@@ -517,6 +578,8 @@ int main(void)
 	tcase_add_test(t, a_retired_leaf_is_killed_when_asked);
 	tcase_add_test(t, cgroups_made_inside_a_leaf_go_with_it);
 	tcase_add_test(t, agents_side_by_side_do_not_meet);
+	tcase_add_test(t, root_cannot_leave_its_leaf_or_raise_its_limits);
+	tcase_add_test(t, a_mount_over_the_control_files_hides_nothing_from_us);
 	tcase_add_loop_test(t, a_limit_without_its_controller_is_refused_by_name, 0,
 	                    sizeof(refusals) / sizeof(refusals[0]));
 	tcase_add_test(t, a_cpu_limit_below_the_kernels_least_is_a_bad_field);

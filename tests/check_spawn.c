@@ -869,8 +869,9 @@ START_TEST(a_child_hung_before_execve_is_freed_by_killing_its_leaf)
 	run_init(&run, argv);
 	run.plan.cwd = _i == 0 ? dir : "/";
 	run.plan.cgroup_fd = cgroup_leaf_fd(leaf);
-	start_hung(&run, null);
+	struct spawn *p = start_hung(&run, null);
 	wait_hung(fuse);
+	spawn_cancel(p);
 	cgroup_leaf_kill(leaf);
 	wait_done(&run);
 	ck_assert_str_eq(run.result.stage, stages[_i]);
