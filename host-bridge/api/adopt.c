@@ -80,6 +80,8 @@ static void take_over(struct adopt *a, struct sandbox *s, const Sandgate__ExecSt
 static void on_list_frame(struct dial *d, const Sandgate__GuestFrame *g)
 {
 	struct foster *f = foster_of(d);
+	if (g->body_case == SANDGATE__GUEST_FRAME__BODY_DONE)
+		foster_destroy(f);
 	if (g->body_case != SANDGATE__GUEST_FRAME__BODY_EXEC_LIST)
 		return;
 	for (size_t i = 0; i < g->exec_list->n_execs; i++) {
@@ -87,7 +89,6 @@ static void on_list_frame(struct dial *d, const Sandgate__GuestFrame *g)
 		if (x->phase != SANDGATE__EXEC_PHASE__PHASE_FINISHED && !x->detached)
 			take_over(f->adopt, f->sandbox, x);
 	}
-	foster_destroy(f);
 }
 
 static void on_exec_frame(struct dial *d, const Sandgate__GuestFrame *g)

@@ -1,12 +1,7 @@
-/* Execs that exist already: list, look, wait, kill, signal, forget. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+/* One exec that exists already: look, wait, kill, signal, forget. */
 #include "host-bridge/api/ask.h"
 #include "host-bridge/api/body.h"
 #include "host-bridge/api/handlers.h"
-#include "host-bridge/api/page.h"
 #include "host-bridge/api/result_json.h"
 
 #define KILL_WAIT_DEFAULT_S 10
@@ -243,68 +238,4 @@ static void delete_exec(struct api_request *r, struct sandbox *s, char *data, si
 void api_exec_delete(struct api_request *r, char *data, size_t len)
 {
 	ask_running(r, delete_exec, data, len);
-}
-
-/* ---- list ---- */
-
-static int compare_ids(const void *a, const void *b)
-{
-	const Sandgate__ExecState *x = *(Sandgate__ExecState *const *)a,
-	                          *y = *(Sandgate__ExecState *const *)b;
-	return strcmp(x->exec_id, y->exec_id);
-}
-
-/* A page in order of id: ids do not move while a client pages. */
-static void on_list(struct ask *a, const Sandgate__GuestFrame *f)
-{
-	struct json_out out = {0};
-	struct err e;
-	struct page page;
-	size_t len, n = 0;
-	if (f->body_case != SANDGATE__GUEST_FRAME__BODY_EXEC_LIST)
-		return;
-	if (page_of(a->r, &page, &e) < 0) {
-		ask_fail(a, &e);
-		return;
-	}
-	const Sandgate__ExecList *list = f->exec_list;
-	if (list->n_execs > 0)
-		qsort(list->execs, list->n_execs, sizeof(list->execs[0]), compare_ids);
-	json_out_object(&out, NULL);
-	json_out_array(&out, "items");
-	size_t i = 0;
-	while (i < list->n_execs && strcmp(list->execs[i]->exec_id, page.after) <= 0)
-		i++;
-	for (; i < list->n_execs && n < page.limit; i++, n++)
-		result_json_exec(&out, list->execs[i]);
-	json_out_end(&out, ']');
-	if (i < list->n_execs && n > 0) {
-		char token[PAGE_TOKEN_MAX];
-		page_token(list->execs[i - 1]->exec_id, token);
-		json_out_string(&out, "next_page", token);
-	} else {
-		json_out_null(&out, "next_page");
-	}
-	json_out_end(&out, '}');
-	char *body = json_out_take(&out, &len);
-	api_reply_take(ask_done(a), 200, "application/json", body, len);
-}
-
-static void list(struct api_request *r, struct sandbox *s, char *data, size_t len)
-{
-	Sandgate__Open open = SANDGATE__OPEN__INIT;
-	Sandgate__ListExecs what = SANDGATE__LIST_EXECS__INIT;
-	struct control *c = control_create(r, s);
-	(void)data;
-	(void)len;
-	if (c == NULL)
-		return;
-	open.op_case = SANDGATE__OPEN__OP_LIST_EXECS;
-	open.list_execs = &what;
-	ask_open(&c->ask, &open, false, on_list);
-}
-
-void api_exec_list(struct api_request *r, char *data, size_t len)
-{
-	ask_running(r, list, data, len);
 }

@@ -12,6 +12,10 @@
 
 #define REATTACH_TRIES 3
 
+/* Whether this call started the exec, or repeats a request whose exec was there: then its
+ * end is not ours to cause, nor its output ours to drop. */
+enum call_part { PART_UNKNOWN, PART_STARTER, PART_REPEATER };
+
 enum call_state { CALL_OPENING, CALL_RUNNING, CALL_ATTACHING };
 
 struct call {
@@ -27,8 +31,8 @@ struct call {
 	struct dial dial;
 	ev_timer watchdog; /* the guest is silent past the exec's own deadline */
 	unsigned attach_tries;
-	bool existing; /* the exec was there before: its going is not ours to cause */
-	bool going;    /* the sandbox is being ended; the Cancel is sent */
+	enum call_part part;
+	bool going; /* the sandbox is being ended; the Cancel is sent */
 	bool stdin_closed;
 };
 
@@ -77,7 +81,7 @@ static void call_finish(struct call *c, const Sandgate__Result *result, uint64_t
 	r->on_room = NULL;
 	r->outcome = result_outcome_name(result->outcome);
 	metrics_exec(r->api->metrics, result->outcome, ev_now(r->api->loop) - r->received);
-	if (!c->q->exec.keep_output && !c->existing)
+	if (!c->q->exec.keep_output && c->part != PART_REPEATER)
 		dial_release(&c->dial);
 	call_output_finish(&c->out, result, end);
 	call_destroy(c);
@@ -105,7 +109,7 @@ static void on_watchdog(struct ev_loop *loop, ev_timer *w, int revents)
 static void on_gone(struct api_request *r)
 {
 	struct call *c = r->owner;
-	if (!c->existing)
+	if (c->part != PART_REPEATER)
 		dial_cancel(&c->dial, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL);
 	call_destroy(c);
 }
@@ -141,17 +145,16 @@ static void on_started(struct call *c, const Sandgate__Started *s)
 {
 	bool first = c->state == CALL_OPENING;
 	c->state = CALL_RUNNING;
+	if (c->kind == CALL_START)
+		c->r->on_gone = NULL;
+	call_output_started(&c->out, s->started_at_ms);
 	if (c->kind == CALL_START) {
-		struct api_request *r = c->r;
-		r->on_gone = NULL;
-		call_output_started(&c->out, s->started_at_ms);
 		call_destroy(c);
 		return;
 	}
 	if (!first)
 		return;
-	c->existing = s->existing;
-	call_output_started(&c->out, s->started_at_ms);
+	c->part = s->existing ? PART_REPEATER : PART_STARTER;
 	if (c->q->stdin_rest_len > 0)
 		send_stdin(c, NULL);
 }
@@ -182,32 +185,35 @@ static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
 	}
 }
 
-/* The session broke in the middle: the exec may run on, so take it over by its id. */
-static bool reattach(struct call *c)
+/* The session is over but the exec may run on: go on from where we are, by its id. */
+static int reattach(struct call *c, struct err *e)
 {
-	struct err e;
+	bool owner = c->kind != CALL_START && c->part != PART_REPEATER;
 	Sandgate__Open open = SANDGATE__OPEN__INIT;
 	Sandgate__Attach attach = SANDGATE__ATTACH__INIT;
-	if (c->attach_tries++ == REATTACH_TRIES)
-		return false;
 	attach.exec_id = c->q->exec_id;
 	attach.offset = call_output_next(&c->out);
-	attach.role = SANDGATE__ROLE__ROLE_OWNER;
+	attach.role = owner ? SANDGATE__ROLE__ROLE_OWNER : SANDGATE__ROLE__ROLE_OUTPUT;
 	open.op_case = SANDGATE__OPEN__OP_ATTACH;
 	open.attach = &attach;
-	if (dial_open(&c->dial, c->sandbox, &open, true, &dial_handlers, &e) < 0)
-		return false;
-	c->state = c->state == CALL_RUNNING ? CALL_RUNNING : CALL_ATTACHING;
-	log_info("call", c->r->id, "link lost, attaching to %s again", c->q->exec_id);
-	return true;
+	if (c->state == CALL_OPENING)
+		c->state = CALL_ATTACHING;
+	return dial_open(&c->dial, c->sandbox, &open, true, &dial_handlers, e);
 }
 
 static void on_end(struct dial *d, const struct dial_end *end)
 {
 	struct call *c = (struct call *)((char *)d - offsetof(struct call, dial));
 	struct err e = end->err;
-	bool lost = e.code == ERR_SANDBOX_LOST;
-	if (lost && end->sent && !c->going && reattach(c))
+	bool lost = e.code == ERR_SANDBOX_LOST && end->sent && !c->going;
+	/* A repetition of the request takes the exec over: the starter takes it back, and the
+	 * repetition, which hears of that in the same way, goes on as a watcher. */
+	bool replaced = end->refused && end->opened && e.code == ERR_EXEC_ID_CONFLICT;
+	if (replaced && c->part != PART_STARTER)
+		c->part = PART_REPEATER;
+	if (lost)
+		log_info("call", c->r->id, "the link to %s is lost", c->q->exec_id);
+	if ((replaced || (lost && c->attach_tries++ < REATTACH_TRIES)) && reattach(c, &e) == 0)
 		return;
 	if (c->attach_tries > 0 && !c->going) /* whatever attaching said, the result is lost */
 		err_set(&e, ERR_SANDBOX_LOST, "the connection to the sandbox was lost");

@@ -28,8 +28,7 @@ static void on_opened(struct link *l, const Sandgate__Opened *o, void *owner)
 	struct dial *d = owner;
 	(void)l;
 	(void)o;
-	if (d->handlers->on_opened != NULL)
-		d->handlers->on_opened(d);
+	d->opened = true;
 }
 
 static void on_frame(struct link *l, const Sandgate__GuestFrame *f, void *owner)
@@ -39,19 +38,12 @@ static void on_frame(struct link *l, const Sandgate__GuestFrame *f, void *owner)
 	d->handlers->on_frame(d, f);
 }
 
-static void on_room(struct link *l, void *owner)
-{
-	struct dial *d = owner;
-	(void)l;
-	if (d->handlers->on_room != NULL)
-		d->handlers->on_room(d);
-}
-
 static void on_closed(struct link *l, const struct err *why, bool sent,
                       const Sandgate__Refused *refused, void *owner)
 {
 	struct dial *d = owner;
-	struct dial_end e = {.err = *why, .sent = sent, .refused = refused != NULL};
+	struct dial_end e = {
+	    .err = *why, .sent = sent, .opened = d->opened, .refused = refused != NULL};
 	(void)l;
 	if (refused != NULL && refused->offset != NULL) {
 		e.has_offset = true;
@@ -63,7 +55,7 @@ static void on_closed(struct link *l, const struct err *why, bool sent,
 }
 
 static const struct link_handlers link_handlers = {
-    .on_opened = on_opened, .on_frame = on_frame, .on_closed = on_closed, .on_room = on_room};
+    .on_opened = on_opened, .on_frame = on_frame, .on_closed = on_closed};
 
 /* The sandbox goes away. Who has something to say does so and stays until the agent has
  * answered: the guest is kept for that moment. A guest that is lost needs no word. */

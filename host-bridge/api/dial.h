@@ -17,6 +17,7 @@ struct dial;
 struct dial_end {
 	struct err err;
 	bool sent;    /* the Open may have reached the agent */
+	bool opened;  /* it has accepted it */
 	bool refused; /* err is the agent's own word: the operation was not done */
 	bool has_offset;
 	uint64_t offset; /* Refused.offset */
@@ -29,8 +30,6 @@ struct dial_handlers {
 	/* The sandbox is being ended on purpose: say something to the agent and wait, for a
 	 * moment, for its last frame. on_end follows. NULL: it ends at once. */
 	void (*on_going)(struct dial *d, Sandgate__CancelReason reason);
-	void (*on_opened)(struct dial *d); /* may be NULL */
-	void (*on_room)(struct dial *d);   /* may be NULL */
 };
 
 struct dial {
@@ -39,7 +38,7 @@ struct dial {
 	struct sandbox *sandbox;
 	struct sandbox_listener listener;
 	Sandgate__CancelReason going; /* why the sandbox ends, or CANCEL_NONE */
-	bool holds;
+	bool holds, opened;
 };
 
 /* Start a session. `hold` keeps the sandbox from idling out while the session lasts. */

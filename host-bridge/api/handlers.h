@@ -29,13 +29,17 @@ void api_exec_stream(struct api_request *r, char *data, size_t len);
 void api_exec_start(struct api_request *r, char *data, size_t len);
 void api_exec_watch(struct api_request *r, char *data, size_t len);
 
-/* api_exec_control.c */
+/* api_exec_list.c */
 void api_exec_list(struct api_request *r, char *data, size_t len);
+
+/* api_exec_control.c */
 void api_exec_get(struct api_request *r, char *data, size_t len);
-void api_exec_output(struct api_request *r, char *data, size_t len);
-void api_exec_stdin(struct api_request *r, char *data, size_t len);
 void api_exec_kill(struct api_request *r, char *data, size_t len);
 void api_exec_signal(struct api_request *r, char *data, size_t len);
 void api_exec_delete(struct api_request *r, char *data, size_t len);
+
+/* api_exec_io.c */
+void api_exec_output(struct api_request *r, char *data, size_t len);
+void api_exec_stdin(struct api_request *r, char *data, size_t len);
 
 #endif
