@@ -78,7 +78,13 @@ static int allow_only_listed(void)
 
 static int bound(int resource, rlim_t value)
 {
-	const struct rlimit limit = {value, value};
+	struct rlimit limit;
+
+	if (getrlimit(resource, &limit) < 0)
+		return -1;
+	if (limit.rlim_max > value)
+		limit.rlim_max = value;
+	limit.rlim_cur = limit.rlim_max;
 	return setrlimit(resource, &limit);
 }
 
