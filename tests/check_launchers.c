@@ -297,6 +297,28 @@ START_TEST(vm_that_dies_under_the_bridge_is_a_lost_sandbox)
 }
 END_TEST
 
+START_TEST(auto_tries_kvm_once_and_keeps_the_answer)
+{
+	char path[PATH_MAX];
+	struct stat before, after;
+	snprintf(path, sizeof(path), "%s/kvm", state_dir);
+	stop_bridge();
+	launcher = "auto";
+	start_bridge();
+	ping(create());
+	UNTIL(access(path, F_OK) == 0);
+	delete (sandbox_next(set, NULL));
+	UNTIL(processes() == 0 && files() == 0);
+	ck_assert_int_eq(stat(path, &before), 0);
+	stop_bridge();
+	start_bridge();
+	ck_assert_int_eq(processes(), 0);
+	ck_assert_int_eq(stat(path, &after), 0);
+	ck_assert_int_eq(before.st_ino, after.st_ino);
+	launcher = "qemu";
+}
+END_TEST
+
 static bool usable(const char *name)
 {
 	struct err e = {0};
@@ -324,6 +346,8 @@ static int run(const char *name)
 	tcase_add_test(t, create_that_is_given_up_leaves_nothing);
 	tcase_add_test(t, create_interrupted_by_the_bridges_end_is_cleaned_up_by_the_next);
 	tcase_add_test(t, vm_that_dies_under_the_bridge_is_a_lost_sandbox);
+	if (strcmp(name, "qemu") == 0 && access("/dev/kvm", R_OK | W_OK) == 0)
+		tcase_add_test(t, auto_tries_kvm_once_and_keeps_the_answer);
 	suite_add_tcase(s, t);
 	SRunner *r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);

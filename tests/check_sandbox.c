@@ -2,11 +2,14 @@
  * owners, listeners and restarts are what is tested. */
 #include <check.h>
 #include <ftw.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "host-bridge/sandbox/sandbox.h"
@@ -570,6 +573,36 @@ START_TEST(sandbox_whose_vm_vanished_meanwhile_has_failed)
 }
 END_TEST
 
+START_TEST(what_nothing_knows_of_is_swept_away)
+{
+	char stray[128], known[128], file[160];
+	snprintf(known, sizeof(known), "%s/state/vm/%s", dir, sandbox_id(create()) + 6);
+	snprintf(stray, sizeof(stray), "%s/state/vm/STRAY", dir);
+	snprintf(file, sizeof(file), "%s/socket", stray);
+	ck_assert_int_eq(mkdir(stray, 0700), 0);
+	fclose(fopen(file, "w"));
+	pid_t child = fork();
+	if (child == 0) {
+		if (chdir(stray) < 0 || close_range(3, ~0u, 0) < 0)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	char link[64], cwd[128];
+	ssize_t n;
+	snprintf(link, sizeof(link), "/proc/%d/cwd", (int)child);
+	do
+		n = readlink(link, cwd, sizeof(cwd));
+	while (n != (ssize_t)strlen(stray) || memcmp(cwd, stray, (size_t)n) != 0);
+	restart_bridge();
+	int status;
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	ck_assert_int_lt(access(stray, F_OK), 0);
+	ck_assert_int_eq(access(known, F_OK), 0);
+}
+END_TEST
+
 START_TEST(create_without_a_launcher_or_template_is_refused)
 {
 	struct err e = {0};
@@ -635,6 +668,7 @@ int main(void)
 	tcase_add_test(t, spare_link_is_made_and_used);
 	tcase_add_test(t, restarted_bridge_finds_its_sandbox_again);
 	tcase_add_test(t, sandbox_whose_vm_vanished_meanwhile_has_failed);
+	tcase_add_test(t, what_nothing_knows_of_is_swept_away);
 	tcase_add_test(t, create_without_a_launcher_or_template_is_refused);
 	tcase_add_test(t, resource_that_cannot_be_enforced_is_refused);
 	tcase_add_test(t, sandboxes_are_listed_in_order);

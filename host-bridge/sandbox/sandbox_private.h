@@ -17,6 +17,7 @@ struct sandbox_set {
 	struct launcher_host host;
 	char *state_dir, *rootfs_dir, *node, *launcher, *agent_path;
 	ev_timer purge;
+	struct kvm_trial *kvm_trial; /* NULL: answered, or not asked */
 };
 
 /* Somebody who waits: for ready (on_ready), or for the end (on_done). */

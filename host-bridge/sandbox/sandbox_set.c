@@ -7,6 +7,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
+#include "host-bridge/sandbox/kvm_trial.h"
 #include "host-bridge/sandbox/sandbox_private.h"
 #include "proto/limits.h"
 #include "proto/log.h"
@@ -78,6 +79,7 @@ void sandbox_set_destroy(struct sandbox_set *set)
 		return;
 	while ((s = TAILQ_FIRST(&set->all)) != NULL)
 		sandbox_free(s);
+	kvm_trial_cancel(set->kvm_trial);
 	ev_timer_stop(set->loop, &set->purge);
 	registry_close(set->registry);
 	free(set->state_dir);
@@ -298,65 +300,4 @@ struct sandbox *sandbox_create(struct sandbox_set *set, const struct sandbox_spe
 	if (rc < 0)
 		sandbox_free(s);
 	return rc == 0 ? s : NULL;
-}
-
-/* ---- after a restart ---- */
-
-static void adopt_row(const struct registry_row *row, void *arg)
-{
-	struct sandbox_set *set = arg;
-	struct err e = {0};
-	json_t *state;
-	bool whole = false;
-	if (row->deleted_ms != 0 && row->state[0] == '\0')
-		return;
-	struct sandbox *s = sandbox_load(set, row, &state);
-	if (s == NULL) {
-		log_error("sandbox", row->id, "its row in the registry cannot be read");
-		return;
-	}
-	if (state != NULL)
-		s->vm = vm_adopt(set->loop, s->id, state, &sandbox_vm_handlers, s, &whole, &e);
-	if (s->vm != NULL) {
-		char token[sizeof(s->endpoint.token)];
-		memcpy(token, s->spec.endpoint.token, sizeof(token));
-		s->endpoint = *vm_endpoint(s->vm);
-		memcpy(s->endpoint.token, token, sizeof(token));
-	}
-	if (s->status == SANDBOX_RUNNING && !whole)
-		err_set(&s->failure, ERR_SANDBOX_LOST, "the VM ended while no bridge ran");
-	json_decref(state);
-}
-
-/* What a row says, and what was found of it, decide together. */
-static void settle_adopted(struct sandbox *s)
-{
-	switch (s->status) {
-	case SANDBOX_RUNNING:
-		if (s->failure.code != ERR_NONE) {
-			struct err why = s->failure;
-			sandbox_failed(s, &why);
-			return;
-		}
-		log_info("sandbox", s->id, "adopted from %s", s->launcher->name);
-		sandbox_update_timer(s);
-		sandbox_want_spare(s, SPARE_DELAY_MS);
-		return;
-	case SANDBOX_FAILED:
-		sandbox_stop_vm(s);
-		sandbox_update_timer(s);
-		return;
-	default: /* a create or a delete was interrupted: nobody waits for its outcome */
-		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_NONE, NULL, NULL);
-	}
-}
-
-int sandbox_set_adopt(struct sandbox_set *set, struct err *e)
-{
-	struct sandbox *s;
-	if (registry_each(set->registry, adopt_row, set, e) < 0)
-		return -1;
-	TAILQ_FOREACH (s, &set->all, entry)
-		settle_adopted(s);
-	return 0;
 }

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "host-bridge/sandbox/vm_sweep.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -88,15 +89,6 @@ void vm_forget(struct vm *vm)
 
 /* ---- the end ---- */
 
-static int on_file(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)ftw;
-	if ((type == FTW_DP ? rmdir(path) : unlink(path)) < 0)
-		log_warn("vm", NULL, "%s: %s", path, strerror(errno));
-	return 0;
-}
-
 /* A cgroup's files go with their directory. */
 static int on_cgroup(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
@@ -111,7 +103,7 @@ static void gone(struct vm *vm)
 {
 	void (*on_gone)(void *) = vm->on_gone;
 	void *arg = vm->gone_arg;
-	nftw(vm->dir, on_file, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+	vm_remove_dir(vm->dir);
 	if (vm->plan.cgroup[0] != '\0')
 		nftw(vm->plan.cgroup, on_cgroup, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 	vm_forget(vm);

@@ -1,0 +1,105 @@
+/* What a bridge does before it serves: take up the sandboxes of the one before it, clean up
+ * after creates and deletes that were interrupted, and find out about KVM. */
+#include <stdio.h>
+#include <string.h>
+
+#include "host-bridge/sandbox/kvm_trial.h"
+#include "host-bridge/sandbox/sandbox_private.h"
+#include "host-bridge/sandbox/vm_sweep.h"
+#include "proto/limits.h"
+#include "proto/log.h"
+
+static void adopt_row(const struct registry_row *row, void *arg)
+{
+	struct sandbox_set *set = arg;
+	struct err e = {0};
+	json_t *state;
+	bool whole = false;
+	if (row->deleted_ms != 0 && row->state[0] == '\0')
+		return;
+	struct sandbox *s = sandbox_load(set, row, &state);
+	if (s == NULL) {
+		log_error("sandbox", row->id, "its row in the registry cannot be read");
+		return;
+	}
+	if (state != NULL)
+		s->vm = vm_adopt(set->loop, s->id, state, &sandbox_vm_handlers, s, &whole, &e);
+	if (s->vm != NULL) {
+		char token[sizeof(s->endpoint.token)];
+		memcpy(token, s->spec.endpoint.token, sizeof(token));
+		s->endpoint = *vm_endpoint(s->vm);
+		memcpy(s->endpoint.token, token, sizeof(token));
+	}
+	if (s->status == SANDBOX_RUNNING && !whole)
+		err_set(&s->failure, ERR_SANDBOX_LOST, "the VM ended while no bridge ran");
+	json_decref(state);
+}
+
+/* What a row says, and what was found of it, decide together. */
+static void settle_adopted(struct sandbox *s)
+{
+	switch (s->status) {
+	case SANDBOX_RUNNING:
+		if (s->failure.code != ERR_NONE) {
+			struct err why = s->failure;
+			sandbox_failed(s, &why);
+			return;
+		}
+		log_info("sandbox", s->id, "adopted from %s", s->launcher->name);
+		sandbox_update_timer(s);
+		sandbox_want_spare(s, SPARE_DELAY_MS);
+		return;
+	case SANDBOX_FAILED:
+		sandbox_stop_vm(s);
+		sandbox_update_timer(s);
+		return;
+	default: /* a create or a delete was interrupted: nobody waits for its outcome */
+		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_NONE, NULL, NULL);
+	}
+}
+
+static bool is_known(const char *path, void *arg)
+{
+	struct sandbox_set *set = arg;
+	struct sandbox *s;
+	char dir[PATH_MAX];
+	TAILQ_FOREACH (s, &set->all, entry)
+		if (strcmp(sandbox_set_vm_dir(set, s->id, dir, sizeof(dir)), path) == 0)
+			return true;
+	return false;
+}
+
+static void on_kvm_answer(bool usable, void *arg)
+{
+	struct sandbox_set *set = arg;
+	set->kvm_trial = NULL;
+	set->host.kvm = usable;
+}
+
+/* KVM is used where it has been proved; only `auto` goes and finds out. */
+static void settle_kvm(struct sandbox_set *set)
+{
+	char dir[PATH_MAX];
+	int known = kvm_trial_known(set->state_dir);
+	set->host.kvm = known == 1;
+	if (known >= 0 || strcmp(set->launcher, "auto") != 0 ||
+	    launcher_choose("auto", &set->host, NULL) != &launcher_qemu)
+		return;
+	snprintf(dir, sizeof(dir), "%s/vm/kvm-trial", set->state_dir);
+	set->kvm_trial =
+	    kvm_trial_start(set->loop, &set->host, set->state_dir, dir, on_kvm_answer, set);
+}
+
+int sandbox_set_adopt(struct sandbox_set *set, struct err *e)
+{
+	struct sandbox *s;
+	char vm_dir[PATH_MAX];
+	if (registry_each(set->registry, adopt_row, set, e) < 0)
+		return -1;
+	snprintf(vm_dir, sizeof(vm_dir), "%s/vm", set->state_dir);
+	vm_sweep(vm_dir, is_known, set);
+	settle_kvm(set);
+	TAILQ_FOREACH (s, &set->all, entry)
+		settle_adopted(s);
+	return 0;
+}
