@@ -21,6 +21,9 @@
 #error "confine.c needs this architecture's audit number"
 #endif
 
+/* A descriptor a connection, and what the VMM hands over, the loop, the log. */
+#define FILES_MAX (VSOCK_CONNS_MAX + 64u)
+
 /* A sanitizer's shadow memory counts as data. */
 #ifdef __SANITIZE_ADDRESS__
 #define DATA_MAX RLIM_INFINITY
@@ -76,6 +79,7 @@ static int allow_only_listed(void)
 
 #endif
 
+/* Lower a limit to `value`, for good. */
 static int bound(int resource, rlim_t value)
 {
 	struct rlimit limit;
@@ -90,8 +94,12 @@ static int bound(int resource, rlim_t value)
 
 int confine_self(uid_t uid, gid_t gid, struct err *e)
 {
-	/* Connections, and as many again for what the VMM hands over and the loop. */
-	if (bound(RLIMIT_NOFILE, VSOCK_CONNS_MAX + 64) < 0 || bound(RLIMIT_CORE, 0) < 0 ||
+	struct rlimit files;
+
+	/* With fewer, an accept could fail for ever, and the loop would spin on it. */
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_max < FILES_MAX)
+		return err_set(e, ERR_INTERNAL, "needs a limit of %u open files", FILES_MAX);
+	if (bound(RLIMIT_NOFILE, FILES_MAX) < 0 || bound(RLIMIT_CORE, 0) < 0 ||
 	    bound(RLIMIT_NPROC, 0) < 0 || bound(RLIMIT_DATA, DATA_MAX) < 0)
 		return err_errno(e, ERR_INTERNAL, errno, "setrlimit");
 	if (geteuid() == 0) {
