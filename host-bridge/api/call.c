@@ -32,6 +32,7 @@ struct call {
 	ev_timer watchdog; /* the guest is silent past the exec's own deadline */
 	unsigned attach_tries;
 	enum call_part part;
+	bool owner; /* the session's role: it may cancel */
 	bool going; /* the sandbox is being ended; the Cancel is sent */
 	bool stdin_closed;
 };
@@ -74,7 +75,7 @@ static void call_fail(struct call *c, const struct err *e, const char *started)
 	call_destroy(c);
 }
 
-static void call_finish(struct call *c, const Sandgate__Result *result, uint64_t end)
+static void call_finish(struct call *c, Sandgate__Result *result, uint64_t end)
 {
 	struct api_request *r = c->r;
 	r->on_gone = NULL;
@@ -109,7 +110,7 @@ static void on_watchdog(struct ev_loop *loop, ev_timer *w, int revents)
 static void on_gone(struct api_request *r)
 {
 	struct call *c = r->owner;
-	if (c->part != PART_REPEATER)
+	if (c->owner && c->part != PART_REPEATER)
 		dial_cancel(&c->dial, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL);
 	call_destroy(c);
 }
@@ -188,12 +189,12 @@ static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
 /* The session is over but the exec may run on: go on from where we are, by its id. */
 static int reattach(struct call *c, struct err *e)
 {
-	bool owner = c->kind != CALL_START && c->part != PART_REPEATER;
 	Sandgate__Open open = SANDGATE__OPEN__INIT;
 	Sandgate__Attach attach = SANDGATE__ATTACH__INIT;
 	attach.exec_id = c->q->exec_id;
 	attach.offset = call_output_next(&c->out);
-	attach.role = owner ? SANDGATE__ROLE__ROLE_OWNER : SANDGATE__ROLE__ROLE_OUTPUT;
+	c->owner = c->kind != CALL_START && c->part != PART_REPEATER;
+	attach.role = c->owner ? SANDGATE__ROLE__ROLE_OWNER : SANDGATE__ROLE__ROLE_OUTPUT;
 	open.op_case = SANDGATE__OPEN__OP_ATTACH;
 	open.attach = &attach;
 	if (c->state == CALL_OPENING)
@@ -225,7 +226,8 @@ static void on_going(struct dial *d, Sandgate__CancelReason reason)
 	struct call *c = (struct call *)((char *)d - offsetof(struct call, dial));
 	c->going = true;
 	link_resume(d->link);
-	dial_cancel(d, reason, NULL);
+	if (c->owner)
+		dial_cancel(d, reason, NULL);
 }
 
 static const struct dial_handlers dial_handlers = {
@@ -262,6 +264,7 @@ void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
 	c->loop = r->api->loop;
 	c->sandbox = s;
 	c->kind = kind;
+	c->owner = kind != CALL_START;
 	c->q = q;
 	call_output_init(&c->out, r, kind, q);
 	memcpy(r->exec_id, c->q->exec_id, sizeof(r->exec_id));

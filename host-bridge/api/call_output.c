@@ -107,15 +107,19 @@ static void buffer_add(struct call_buffer *b, const ProtobufCBinaryData *data, s
 
 /* ---- what the agent says ---- */
 
-static void reply_started(struct call_output *o, uint64_t started_at_ms)
+/* The reply of exec_start: it runs, or nothing could be started and that is its result. */
+static void reply_exec(struct call_output *o, uint64_t started_at_ms, Sandgate__Result *result)
 {
 	struct json_out out = {0};
 	Sandgate__ExecState s = SANDGATE__EXEC_STATE__INIT;
 	size_t len;
 	s.exec_id = o->r->exec_id;
-	s.phase = SANDGATE__EXEC_PHASE__PHASE_RUNNING;
+	s.phase = result != NULL ? SANDGATE__EXEC_PHASE__PHASE_FINISHED
+	                         : SANDGATE__EXEC_PHASE__PHASE_RUNNING;
 	s.detached = true;
 	s.started_at_ms = started_at_ms;
+	s.finished_at_ms = result != NULL ? result->finished_at_ms : 0;
+	s.result = result;
 	result_json_exec(&out, &s);
 	char *body = json_out_take(&out, &len);
 	api_reply_take(o->r, 201, "application/json", body, len);
@@ -124,7 +128,7 @@ static void reply_started(struct call_output *o, uint64_t started_at_ms)
 void call_output_started(struct call_output *o, uint64_t started_at_ms)
 {
 	if (o->kind == CALL_START)
-		reply_started(o, started_at_ms);
+		reply_exec(o, started_at_ms, NULL);
 	else if (o->kind == CALL_STREAM)
 		tell_start(o, started_at_ms);
 }
@@ -178,11 +182,15 @@ static void reply_result(struct call_output *o, const Sandgate__Result *result)
 	api_reply_take(o->r, 200, "application/json", body, len);
 }
 
-void call_output_finish(struct call_output *o, const Sandgate__Result *result, uint64_t end)
+void call_output_finish(struct call_output *o, Sandgate__Result *result, uint64_t end)
 {
 	struct json_out out = {0};
 	if (o->kind == CALL_RUN) {
 		reply_result(o, result);
+		return;
+	}
+	if (o->kind == CALL_START) {
+		reply_exec(o, result->started_at_ms, result);
 		return;
 	}
 	tell_start(o, result->started_at_ms);
