@@ -1,5 +1,6 @@
 /* QEMU: a PCI machine with a vhost-user vsock device that is a process of ours, so that it
  * needs neither KVM nor a kernel module; with KVM where that has proved to work. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,20 @@ static void kernel_arguments(struct vm_command *c, bool kvm)
 	               kvm ? "" : " mitigations=off", tsc);
 }
 
+/* Should a guest take its QEMU over, it is nobody in an empty room. */
+static void jail(struct vm_command *c, const struct template *t)
+{
+	static const char *const needs[] = {"/usr/bin/" QEMU_PROGRAM, "/usr/share/qemu",
+	                                    "/usr/share/seabios"};
+	c->uid = VM_UID;
+	c->namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWNET;
+	vm_command_jail(c, t->kernel);
+	vm_command_jail(c, t->initrd);
+	for (size_t i = 0; i < sizeof(needs) / sizeof(*needs); i++)
+		if (access(needs[i], F_OK) == 0)
+			vm_command_jail(c, needs[i]);
+}
+
 static int plan(const struct launcher_host *host, const struct launcher_request *r,
                 struct vm_plan *plan, struct err *e)
 {
@@ -97,6 +112,8 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	kernel_arguments(c, host->kvm);
 	for (size_t i = 0; i < sizeof(always) / sizeof(*always); i++)
 		vm_command_arg(c, "%s", always[i]);
+	if (geteuid() == 0 && !host->kvm) /* nobody may not open /dev/kvm */
+		jail(c, &r->template);
 	return 0;
 }
 

@@ -44,10 +44,6 @@ static void jail(struct vm_command *c, const struct template *t)
 	vm_command_jail(c, t->initrd);
 	if (t->preload[0] != '\0')
 		vm_command_jail(c, t->preload);
-	vm_command_jail(c, "/usr/lib");
-	vm_command_jail(c, "/lib");
-	if (access("/lib64", F_OK) == 0)
-		vm_command_jail(c, "/lib64");
 	vm_command_env(c, "TMPDIR=/tmp");
 	vm_command_arg(c, "uml_dir=/tmp/");
 }

@@ -149,6 +149,9 @@ static void show_in_jail(const char *host_path)
 		die(at);
 }
 
+/* What a dynamically linked program needs of this host. */
+static const char *const libraries[] = {"/usr/lib", "/lib", "/lib64"};
+
 /* The mounts are this process's own, and vanish with it. */
 static void setup_jail(const struct vm_command *c)
 {
@@ -156,6 +159,9 @@ static void setup_jail(const struct vm_command *c)
 		return;
 	for (unsigned i = 0; i < c->jailc; i++)
 		show_in_jail(c->jail[i]);
+	for (size_t i = 0; i < sizeof(libraries) / sizeof(*libraries); i++)
+		if (access(libraries[i], F_OK) == 0)
+			show_in_jail(libraries[i]);
 	if (mkdir("tmp", 0755) < 0 ||
 	    mount("tmpfs", "tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") < 0)
 		die("tmp");

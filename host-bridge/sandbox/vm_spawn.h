@@ -33,8 +33,8 @@ void vm_command_arg(struct vm_command *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void vm_command_env(struct vm_command *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* Lock the process into its directory (needs root, NEWNS), with `path` of this host, read
- * only, at the same place in it, and an empty /tmp in memory. */
+/* Lock the process into its directory (needs root, NEWNS): it sees `path` of this host, read
+ * only, at the same place in it, the host's libraries, and an empty /tmp in memory. */
 void vm_command_jail(struct vm_command *c, const char *path);
 void vm_command_free(struct vm_command *c);
 
