@@ -3,8 +3,11 @@
  * /sys/fs/cgroup; exec.c holds leaves, nobody else does. Knows nothing of processes but
  * their numbers, and never waits: removal is retried from a timer until it succeeds.
  *
- *   <base>/agent/       the agent itself, memory.min on it and on its parent
- *   <base>/exec/        capped at RAM less the reserve; one leaf an exec: <serial>
+ *   <base>/sandgate/agent/   the agent itself, memory.min on it and on its parent
+ *   <base>/sandgate/exec/    capped at RAM less the reserve; one leaf an exec: <serial>
+ *
+ * "sandgate-1" … when another living agent, which holds a lock on it, has "sandgate". The
+ * files are reached through a private mount, which nothing can be mounted over.
  *
  * A leaf is fresh for every exec, its control files are open before the spawn, and one
  * spare leaf is made in idle time. A leaf that was killed is never used again.

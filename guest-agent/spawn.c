@@ -109,7 +109,7 @@ static long start_child(struct spawn *p, char *stack, size_t size)
 static bool died_without_exec(pid_t pid)
 {
 	char path[32], text[512];
-	unsigned flags = 0, both = 0x04 | 0x40;
+	unsigned both = 0x04 | 0x40;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -118,9 +118,11 @@ static bool died_without_exec(pid_t pid)
 	ssize_t n = read(fd, text, sizeof(text) - 1);
 	close(fd);
 	text[n > 0 ? n : 0] = '\0';
-	char *after = strrchr(text, ')');
-	return after != NULL && sscanf(after, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1 &&
-	       (flags & both) == both;
+	/* After the name, which may hold anything: state ppid pgrp session tty tpgid flags. */
+	char *at = strrchr(text, ')');
+	for (int i = 0; at != NULL && i < 7; i++)
+		at = strchr(at + 1, ' ');
+	return at != NULL && (strtoul(at + 1, NULL, 10) & both) == both;
 }
 
 /* The clone returned and the child reported nothing: it runs the program, or it was killed
