@@ -191,6 +191,8 @@ void agent_destroy(struct agent *a)
 {
 	listen_close(a->vsock);
 	listen_close(a->local);
+	if (a->table != NULL && exec_table_counts(a->table).running > 0)
+		return;
 	session_set_destroy(a->sessions);
 	exec_table_destroy(a->table);
 	if (a->spawner != NULL)

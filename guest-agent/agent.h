@@ -18,7 +18,7 @@ struct agent;
 /* `config` must outlive it. Signal dispositions, limits and oom_score_adj of the process
  * are set here, before the spawner learns them. */
 struct agent *agent_create(const struct config *config, struct err *e);
-/* Only when no exec runs. */
+/* When an exec could not be ended, only the listeners are closed: the process is to exit. */
 void agent_destroy(struct agent *a);
 /* Serve until a Shutdown, or a SIGTERM, is carried out. */
 void agent_run(struct agent *a);

@@ -159,17 +159,24 @@ void config_free(struct config *c)
 	free(c->token);
 }
 
+static const struct setting *find_setting(const char *name)
+{
+	for (size_t i = 0; i < SETTINGS; i++)
+		if (strcmp(settings[i].name, name) == 0)
+			return &settings[i];
+	return NULL;
+}
+
 int config_set(struct config *c, const char *name, const char *value, struct err *e)
 {
+	const struct setting *s = find_setting(name);
 	struct err why = {0};
-	for (size_t i = 0; i < SETTINGS; i++) {
-		if (strcmp(settings[i].name, name) != 0)
-			continue;
-		if (settings[i].set(c, value, &why) == 0)
-			return 0;
+
+	if (s == NULL)
+		return err_field(e, ERR_INVALID_FIELD, name, "%s: no such setting", name);
+	if (s->set(c, value, &why) < 0)
 		return err_field(e, why.code, name, "%s: %s", name, why.msg);
-	}
-	return err_field(e, ERR_INVALID_FIELD, name, "%s: no such setting", name);
+	return 0;
 }
 
 static char *strip(char *s)
@@ -228,7 +235,11 @@ int config_read_cmdline(struct config *c, const char *cmdline, struct err *e)
 		if (strncmp(w, prefix, sizeof(prefix) - 1) != 0 || eq == NULL)
 			continue;
 		*eq = '\0';
-		rc = config_set(c, w + sizeof(prefix) - 1, eq + 1, e);
+		const char *name = w + sizeof(prefix) - 1;
+		if (find_setting(name) != NULL)
+			rc = config_set(c, name, eq + 1, e);
+		else
+			log_warn("config", NULL, "sandgate.%s is no setting: skipped", name);
 	}
 	free(copy);
 	return rc;
@@ -292,6 +303,11 @@ static int read_token(struct config *c, struct err *e)
 static int read_flags(struct config *c, int argc, char **argv, struct err *e)
 {
 	for (int i = 1; i < argc; i += 2) {
+		/* The kernel hands an init the words that it does not know itself. */
+		if (getpid() == 1 && strncmp(argv[i], "--", 2) != 0) {
+			i--;
+			continue;
+		}
 		if (strncmp(argv[i], "--", 2) != 0 || i + 1 == argc)
 			return err_set(e, ERR_INVALID_FIELD, "%s: not `--setting value`",
 			               argv[i]);

@@ -42,7 +42,8 @@ void config_free(struct config *c);
 int config_set(struct config *c, const char *name, const char *value, struct err *e);
 /* `name = value` lines, # comments. A missing file is an error only when `must_exist`. */
 int config_read_file(struct config *c, const char *path, bool must_exist, struct err *e);
-/* The sandgate.* words of a kernel command line; words of other programs are skipped. */
+/* The sandgate.* words of a kernel command line. Names that are no setting are skipped: the
+ * line belongs to the machine, and stopping its init would help nobody. */
 int config_read_cmdline(struct config *c, const char *cmdline, struct err *e);
 /* All sources in order, then the token. Prints the help and exits for --help, --version. */
 int config_load(struct config *c, int argc, char **argv, struct err *e);

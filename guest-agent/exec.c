@@ -426,10 +426,10 @@ fail:
 	return NULL;
 }
 
-void exec_destroy(struct exec *x, bool kill)
+void exec_destroy(struct exec *x)
 {
 	if (x->leaf != NULL)
-		cgroup_leaf_retire(x->leaf, kill || x->killed);
+		cgroup_leaf_retire(x->leaf, x->killed);
 	if (x->leader.fd >= 0) {
 		ev_io_stop(x->env->loop, &x->leader);
 		close(x->leader.fd);

@@ -42,8 +42,8 @@ struct exec_peer {
 /* Start it: `r` is taken over, also on failure. NULL: nothing was started. */
 struct exec *exec_create(struct exec_env *env, struct exec_request *r, void *link,
                          struct err *e);
-/* For a finished exec without peers. Leftovers run on unless `kill`. */
-void exec_destroy(struct exec *x, bool kill);
+/* For a finished exec without peers. Its leftovers run on. */
+void exec_destroy(struct exec *x);
 
 /* `p` wants what follows `seq`, which is at most ring_end(). A second owner replaces the
  * first. */
@@ -60,12 +60,11 @@ void exec_client_gone(struct exec *x, const uint64_t *grace_ms);
 /* To the leader or to all processes; reaching nobody is no error. */
 int exec_signal(struct exec *x, int signal, bool all, struct err *e);
 /* `data` is malloc'ed and taken over. `offset` NULL: at the end. */
-int exec_stdin(struct exec *x, const uint64_t *offset, uint8_t *data, size_t len,
-               struct err *e);
+int exec_stdin(struct exec *x, const uint64_t *offset, uint8_t *data, size_t n, struct err *e);
 void exec_close_stdin(struct exec *x);
 uint64_t exec_stdin_offset(const struct exec *x);
-bool exec_stdin_closed(const struct exec *x);
-bool exec_stdin_full(const struct exec *x);
+bool exec_stdin_closed(const struct exec *x); /* no more is taken */
+bool exec_stdin_full(const struct exec *x);   /* over STDIN_WINDOW waits */
 /* The output is not wanted any more: dropped at the end, once nobody reads it. */
 void exec_release(struct exec *x);
 
@@ -75,7 +74,7 @@ struct ring *exec_ring(const struct exec *x);
 bool exec_was_started(const struct exec *x);
 uint64_t exec_started_at(const struct exec *x);            /* wall clock, ms */
 const Sandgate__Result *exec_result(const struct exec *x); /* NULL while it runs */
-/* `s` points into `x`: valid until the loop runs on. */
+/* `s` points into `x`, until the loop runs on. */
 void exec_describe(const struct exec *x, Sandgate__ExecState *s);
 bool exec_has_peers(const struct exec *x);
 bool exec_owns_pid(const struct exec *x, pid_t pid);

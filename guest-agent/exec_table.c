@@ -84,7 +84,7 @@ static void forget_entry(struct entry *n)
 static void drop_exec(struct exec_table *t, struct entry *n)
 {
 	t->cpu_us += exec_cpu_us(n->exec);
-	exec_destroy(n->exec, false);
+	exec_destroy(n->exec);
 	TAILQ_REMOVE(&t->finished, n, in_list);
 	t->finished_count--;
 	free(n);

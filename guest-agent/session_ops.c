@@ -291,8 +291,8 @@ static int check_open(const struct session *s, const Sandgate__Open *open, struc
 	if (open->protocol_version < PROTOCOL_VERSION_MIN)
 		return err_set(e, ERR_INCOMPATIBLE, "protocol version %u is too old",
 		               open->protocol_version);
-	if (c->token == NULL)
-		return 0;
+	if (c->token == NULL && c->token_file == NULL)
+		return 0; /* a file that could not be read lets nobody in */
 	if (open->token.len == 0)
 		return err_set(e, ERR_MISSING_TOKEN, "this agent asks for a token");
 	if (!token_is_right(open->token, c))
