@@ -107,8 +107,8 @@ static inline void turn(void)
 		}                                                                   \
 	} while (0)
 
-/* Send all of it, serving meanwhile. Stops early when the server has closed. */
-static inline void say_n(int fd, const char *data, size_t len)
+/* Send all of it, serving meanwhile. False when the server has reset the connection. */
+static inline bool say_n(int fd, const char *data, size_t len)
 {
 	ev_tstamp start = ev_time();
 
@@ -116,7 +116,7 @@ static inline void say_n(int fd, const char *data, size_t len)
 		ssize_t n = send(fd, data, len, MSG_NOSIGNAL);
 
 		if (n < 0 && errno != EAGAIN)
-			return;
+			return false;
 		if (n > 0) {
 			data += n;
 			len -= (size_t)n;
@@ -124,6 +124,7 @@ static inline void say_n(int fd, const char *data, size_t len)
 		ck_assert_msg(ev_time() - start < PATIENCE_S, "the server takes no input");
 		turn();
 	}
+	return true;
 }
 
 static inline void say(int fd, const char *text)
