@@ -89,6 +89,10 @@ $(PB).c $(PB).h &: proto/sandgate.proto
 $(B)/tests/check_%: $(B)/tests/check_%.o $(AGENT_LIB) $(BRIDGE_LIB) $(PROTO_OBJ)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(TEST_LDLIBS) $(AGENT_LDLIBS) $(BRIDGE_LDLIBS)
 
+# Made by tests/fuzz/run, with clang and SAN=fuzzer-no-link,…
+$(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(AGENT_LIB) $(BRIDGE_LIB) $(PROTO_OBJ)
+	$(CC) $(CFLAGS) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(AGENT_LDLIBS) $(BRIDGE_LDLIBS)
+
 $(CONFORMANCE): $(call obj,$(wildcard tests/conformance/*.c)) $(PROTO_OBJ)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lprotobuf-c
 
