@@ -11,30 +11,8 @@
 
 #include "proto/log.h"
 
-/* Requests, flags and feature bits of the vhost-user specification (QEMU's docs/interop). */
-enum request {
-	GET_FEATURES = 1,
-	SET_FEATURES = 2,
-	SET_OWNER = 3,
-	RESET_OWNER = 4,
-	SET_MEM_TABLE = 5,
-	SET_VRING_NUM = 8,
-	SET_VRING_ADDR = 9,
-	SET_VRING_BASE = 10,
-	GET_VRING_BASE = 11,
-	SET_VRING_KICK = 12,
-	SET_VRING_CALL = 13,
-	SET_VRING_ERR = 14,
-	GET_PROTOCOL_FEATURES = 15,
-	SET_PROTOCOL_FEATURES = 16,
-	GET_QUEUE_NUM = 17,
-	SET_VRING_ENABLE = 18,
-	SET_BACKEND_REQ_FD = 21,
-	GET_CONFIG = 24,
-	SET_CONFIG = 25,
-};
-
-#define RING_NO_FD 0x100u /* in SET_VRING_KICK, _CALL and _ERR: none is attached */
+/* Flags and feature bits of the vhost-user specification (QEMU's docs/interop). */
+#define RING_NO_FD 0x100u /* in VU_SET_VRING_KICK, _CALL and _ERR: none is attached */
 #define RING_INDEX 0xffu
 
 #define F_PROTOCOL_FEATURES (1ull << 30)
@@ -47,33 +25,9 @@ enum request {
 #define PF_CONFIG (1ull << 9)
 #define PROTOCOL_FEATURES (PF_REPLY_ACK | PF_BACKEND_REQ | PF_CONFIG)
 
-struct ring_addresses {
-	uint32_t index, flags;
-	uint64_t desc, used, avail, log;
-};
-
-struct ring_state {
-	uint32_t index, num;
-};
-
-struct memory_table {
-	uint32_t n, padding;
-	struct {
-		uint64_t gpa, size, uva, offset;
-	} regions[GUEST_REGIONS_MAX];
-};
-
-struct config_space {
-	uint32_t offset, size, flags;
-	uint8_t bytes[256];
-};
-
-_Static_assert(sizeof(struct memory_table) <= VHOST_USER_PAYLOAD_MAX, "payload");
-_Static_assert(sizeof(struct config_space) <= VHOST_USER_PAYLOAD_MAX, "payload");
-
 struct ring {
 	struct virtqueue q;
-	struct ring_addresses at;
+	struct vhost_user_ring_addresses at;
 	uint16_t num, base;
 	bool placed, enabled, running;
 	int kick_fd, call_fd;
@@ -189,8 +143,8 @@ static void abandon_rings(struct vhost_user *v)
 	}
 }
 
-static int set_mem_table(struct vhost_user *v, const struct memory_table *t, const int *fds,
-                         unsigned n_fds, struct err *e)
+static int set_mem_table(struct vhost_user *v, const struct vhost_user_memory_table *t,
+                         const int *fds, unsigned n_fds, struct err *e)
 {
 	if (t->n > GUEST_REGIONS_MAX || t->n != n_fds)
 		return err_set(e, ERR_PROTOCOL, "memory table of %u regions, %u descriptors",
@@ -212,7 +166,8 @@ static int set_mem_table(struct vhost_user *v, const struct memory_table *t, con
 	return rc;
 }
 
-static int set_ring_num(struct vhost_user *v, const struct ring_state *s, struct err *e)
+static int set_ring_num(struct vhost_user *v, const struct vhost_user_ring_state *s,
+                        struct err *e)
 {
 	struct ring *r = ring_of(v, s->index, e);
 	if (r == NULL)
@@ -223,7 +178,8 @@ static int set_ring_num(struct vhost_user *v, const struct ring_state *s, struct
 	return ring_step(v, r, e);
 }
 
-static int set_ring_addr(struct vhost_user *v, const struct ring_addresses *a, struct err *e)
+static int set_ring_addr(struct vhost_user *v, const struct vhost_user_ring_addresses *a,
+                         struct err *e)
 {
 	struct ring *r = ring_of(v, a->index, e);
 	if (r == NULL)
@@ -234,7 +190,8 @@ static int set_ring_addr(struct vhost_user *v, const struct ring_addresses *a, s
 	return ring_step(v, r, e);
 }
 
-static int set_ring_base(struct vhost_user *v, const struct ring_state *s, struct err *e)
+static int set_ring_base(struct vhost_user *v, const struct vhost_user_ring_state *s,
+                         struct err *e)
 {
 	struct ring *r = ring_of(v, s->index, e);
 	if (r == NULL)
@@ -248,7 +205,7 @@ static int set_ring_base(struct vhost_user *v, const struct ring_state *s, struc
 /* Asking for the position is what stops a ring. */
 static int get_ring_base(struct vhost_user *v, struct vhost_user_msg *msg, struct err *e)
 {
-	struct ring_state s;
+	struct vhost_user_ring_state s;
 	memcpy(&s, msg->payload, sizeof(s));
 	struct ring *r = ring_of(v, s.index, e);
 	if (r == NULL)
@@ -270,8 +227,8 @@ static int set_request_fd(struct vhost_user *v, int *fds, unsigned n_fds, struct
 	return 0;
 }
 
-static int set_ring_fd(struct vhost_user *v, enum request request, uint64_t value, int *fds,
-                       unsigned n_fds, struct err *e)
+static int set_ring_fd(struct vhost_user *v, enum vhost_user_request request, uint64_t value,
+                       int *fds, unsigned n_fds, struct err *e)
 {
 	struct ring *r = ring_of(v, (uint32_t)(value & RING_INDEX), e);
 	if (r == NULL)
@@ -279,9 +236,9 @@ static int set_ring_fd(struct vhost_user *v, enum request request, uint64_t valu
 	unsigned expected = (value & RING_NO_FD) != 0 ? 0 : 1;
 	if (n_fds != expected)
 		return err_set(e, ERR_PROTOCOL, "%u descriptors for a ring", n_fds);
-	if (request == SET_VRING_KICK && expected == 0)
+	if (request == VU_SET_VRING_KICK && expected == 0)
 		return err_set(e, ERR_PROTOCOL, "a ring without a kick descriptor");
-	if (request == SET_VRING_ERR)
+	if (request == VU_SET_VRING_ERR)
 		return 0;
 
 	int fd = -1;
@@ -291,7 +248,7 @@ static int set_ring_fd(struct vhost_user *v, enum request request, uint64_t valu
 		fds[0] = -1;
 		fcntl(fd, F_SETFL, O_NONBLOCK);
 	}
-	if (request == SET_VRING_CALL) {
+	if (request == VU_SET_VRING_CALL) {
 		replace_fd(&r->call_fd, fd);
 		return 0;
 	}
@@ -300,7 +257,8 @@ static int set_ring_fd(struct vhost_user *v, enum request request, uint64_t valu
 	return ring_step(v, r, e);
 }
 
-static int set_ring_enable(struct vhost_user *v, const struct ring_state *s, struct err *e)
+static int set_ring_enable(struct vhost_user *v, const struct vhost_user_ring_state *s,
+                           struct err *e)
 {
 	struct ring *r = ring_of(v, s->index, e);
 	if (r == NULL)
@@ -331,9 +289,9 @@ static int set_protocol_features(struct vhost_user *v, uint64_t features, struct
 /* The configuration space is the guest's CID; past its end there are zeros. */
 static int get_config(struct vhost_user *v, struct vhost_user_msg *msg, struct err *e)
 {
-	struct config_space c;
+	struct vhost_user_config_space c;
 	uint64_t space[1 + sizeof(c.bytes) / sizeof(uint64_t)] = {htole64(v->guest_cid)};
-	const size_t head = offsetof(struct config_space, bytes);
+	const size_t head = offsetof(struct vhost_user_config_space, bytes);
 
 	memcpy(&c, msg->payload, head);
 	if (c.size > sizeof(c.bytes) || c.offset > sizeof(space) - c.size)
@@ -342,82 +300,48 @@ static int get_config(struct vhost_user *v, struct vhost_user_msg *msg, struct e
 	return vhost_user_wire_reply(v->wire.fd, msg, (uint32_t)head + c.size, e);
 }
 
-/* The payload's size that a request has at least; -1 for one that is not known. */
-static int payload_size(uint32_t request)
-{
-	switch (request) {
-	case GET_FEATURES:
-	case SET_OWNER:
-	case RESET_OWNER:
-	case GET_PROTOCOL_FEATURES:
-	case GET_QUEUE_NUM:
-	case SET_BACKEND_REQ_FD:
-	case SET_CONFIG:
-		return 0;
-	case SET_FEATURES:
-	case SET_PROTOCOL_FEATURES:
-	case SET_VRING_KICK:
-	case SET_VRING_CALL:
-	case SET_VRING_ERR:
-		return sizeof(uint64_t);
-	case SET_VRING_NUM:
-	case SET_VRING_BASE:
-	case GET_VRING_BASE:
-	case SET_VRING_ENABLE:
-		return sizeof(struct ring_state);
-	case SET_VRING_ADDR:
-		return sizeof(struct ring_addresses);
-	case SET_MEM_TABLE:
-		return offsetof(struct memory_table, regions);
-	case GET_CONFIG:
-		return offsetof(struct config_space, bytes);
-	default:
-		return -1;
-	}
-}
-
 /* 1: the message was answered; 0: it was obeyed; -1: it was refused. */
 static int obey(struct vhost_user *v, struct vhost_user_msg *msg, int *fds, unsigned n_fds,
                 struct err *e)
 {
 	union {
 		uint64_t u64;
-		struct ring_state state;
-		struct ring_addresses addresses;
-		struct memory_table table;
+		struct vhost_user_ring_state state;
+		struct vhost_user_ring_addresses addresses;
+		struct vhost_user_memory_table table;
 	} p;
 	memcpy(&p, msg->payload, sizeof(p));
 
 	switch (msg->head.request) {
-	case GET_FEATURES:
+	case VU_GET_FEATURES:
 		return reply_u64(v, msg, FEATURES, e) < 0 ? -1 : 1;
-	case GET_PROTOCOL_FEATURES:
+	case VU_GET_PROTOCOL_FEATURES:
 		return reply_u64(v, msg, PROTOCOL_FEATURES, e) < 0 ? -1 : 1;
-	case GET_QUEUE_NUM:
+	case VU_GET_QUEUE_NUM:
 		return reply_u64(v, msg, RINGS, e) < 0 ? -1 : 1;
-	case GET_VRING_BASE:
+	case VU_GET_VRING_BASE:
 		return get_ring_base(v, msg, e) < 0 ? -1 : 1;
-	case GET_CONFIG:
+	case VU_GET_CONFIG:
 		return get_config(v, msg, e) < 0 ? -1 : 1;
-	case SET_FEATURES:
+	case VU_SET_FEATURES:
 		return set_features(v, p.u64, e);
-	case SET_PROTOCOL_FEATURES:
+	case VU_SET_PROTOCOL_FEATURES:
 		return set_protocol_features(v, p.u64, e);
-	case SET_MEM_TABLE:
+	case VU_SET_MEM_TABLE:
 		return set_mem_table(v, &p.table, fds, n_fds, e);
-	case SET_VRING_NUM:
+	case VU_SET_VRING_NUM:
 		return set_ring_num(v, &p.state, e);
-	case SET_VRING_ADDR:
+	case VU_SET_VRING_ADDR:
 		return set_ring_addr(v, &p.addresses, e);
-	case SET_VRING_BASE:
+	case VU_SET_VRING_BASE:
 		return set_ring_base(v, &p.state, e);
-	case SET_VRING_ENABLE:
+	case VU_SET_VRING_ENABLE:
 		return set_ring_enable(v, &p.state, e);
-	case SET_VRING_KICK:
-	case SET_VRING_CALL:
-	case SET_VRING_ERR:
+	case VU_SET_VRING_KICK:
+	case VU_SET_VRING_CALL:
+	case VU_SET_VRING_ERR:
 		return set_ring_fd(v, msg->head.request, p.u64, fds, n_fds, e);
-	case SET_BACKEND_REQ_FD:
+	case VU_SET_BACKEND_REQ_FD:
 		return set_request_fd(v, fds, n_fds, e);
 	default:
 		/* Owner and configuration writes need nothing here. */
@@ -429,7 +353,7 @@ int vhost_user_obey(struct vhost_user *v, struct vhost_user_msg *msg, int *fds, 
                     struct err *e)
 {
 	bool need_reply = (msg->head.flags & VHOST_USER_NEED_REPLY) != 0;
-	int least = payload_size(msg->head.request);
+	int least = vhost_user_wire_least(msg->head.request);
 	int rc;
 
 	if (least < 0 || msg->head.size < (uint32_t)least ||

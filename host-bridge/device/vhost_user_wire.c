@@ -10,6 +10,42 @@
 #define MSG_REPLY 0x4u
 #define MSG_HEAD sizeof(((struct vhost_user_msg *)0)->head)
 
+_Static_assert(sizeof(struct vhost_user_memory_table) <= VHOST_USER_PAYLOAD_MAX, "payload");
+_Static_assert(sizeof(struct vhost_user_config_space) <= VHOST_USER_PAYLOAD_MAX, "payload");
+
+int vhost_user_wire_least(uint32_t request)
+{
+	switch (request) {
+	case VU_GET_FEATURES:
+	case VU_SET_OWNER:
+	case VU_RESET_OWNER:
+	case VU_GET_PROTOCOL_FEATURES:
+	case VU_GET_QUEUE_NUM:
+	case VU_SET_BACKEND_REQ_FD:
+	case VU_SET_CONFIG:
+		return 0;
+	case VU_SET_FEATURES:
+	case VU_SET_PROTOCOL_FEATURES:
+	case VU_SET_VRING_KICK:
+	case VU_SET_VRING_CALL:
+	case VU_SET_VRING_ERR:
+		return sizeof(uint64_t);
+	case VU_SET_VRING_NUM:
+	case VU_SET_VRING_BASE:
+	case VU_GET_VRING_BASE:
+	case VU_SET_VRING_ENABLE:
+		return sizeof(struct vhost_user_ring_state);
+	case VU_SET_VRING_ADDR:
+		return sizeof(struct vhost_user_ring_addresses);
+	case VU_SET_MEM_TABLE:
+		return offsetof(struct vhost_user_memory_table, regions);
+	case VU_GET_CONFIG:
+		return offsetof(struct vhost_user_config_space, bytes);
+	default:
+		return -1;
+	}
+}
+
 void vhost_user_wire_close_fds(int *fds, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)

@@ -8,21 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "host-bridge/device/vhost_user_format.h"
 #include "proto/err.h"
-#include "proto/limits.h"
-
-/* The largest payload of a message that is used here (bytes). */
-#define VHOST_USER_PAYLOAD_MAX 280
-#define VHOST_USER_FDS_MAX GUEST_REGIONS_MAX
-
-#define VHOST_USER_NEED_REPLY 0x8u /* in head.flags */
-
-struct vhost_user_msg {
-	struct {
-		uint32_t request, flags, size;
-	} head;
-	uint8_t payload[VHOST_USER_PAYLOAD_MAX]; /* zeros past head.size */
-};
 
 struct vhost_user_wire {
 	int fd; /* the owner's */
@@ -38,6 +25,9 @@ int vhost_user_wire_read(struct vhost_user_wire *w, struct err *e);
 
 /* Done with the message, and with its descriptors: they were closed or kept. */
 void vhost_user_wire_next(struct vhost_user_wire *w);
+
+/* Payload bytes that a request has at least; -1 for one that is not known. */
+int vhost_user_wire_least(uint32_t request);
 
 /* Turn the message into a reply of `size` payload bytes and send it. */
 int vhost_user_wire_reply(int fd, struct vhost_user_msg *msg, uint32_t size, struct err *e);
