@@ -6,11 +6,9 @@
  *   <base>/sandgate/agent/   the agent itself, memory.min on it and on its parent
  *   <base>/sandgate/exec/    capped at RAM less the reserve; one leaf an exec: <serial>
  *
- * "sandgate-1" … when another living agent, which holds a lock on it, has "sandgate". The
- * files are reached through a private mount, which nothing can be mounted over.
- *
- * A leaf is fresh for every exec, its control files are open before the spawn, and one
- * spare leaf is made in idle time. A leaf that was killed is never used again.
+ * ("sandgate-1" … when a living agent holds the lock on "sandgate"). All is reached through
+ * a private mount, which nothing can be mounted over. A leaf is fresh for every exec, never
+ * one that was killed, and one spare leaf is made in idle time.
  */
 #ifndef SANDGATE_CGROUP_H
 #define SANDGATE_CGROUP_H
