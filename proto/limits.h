@@ -25,6 +25,10 @@
  * bridge trusts nothing longer. */
 #define FRAME_MAX_TO_HOST (128 * KIB)
 
+/* What one such frame may take in the bridge's memory once unpacked: the longest list of
+ * execs, generously. */
+#define UNPACK_MAX (1 * MIB)
+
 /* Bytes of output or stdin in one chunk: a pipe's default capacity, and the largest
  * packet of the virtio-vsock devices. */
 #define CHUNK_MAX (64 * KIB)

@@ -466,6 +466,27 @@ START_TEST(frames_that_are_wrong_end_the_link_with_their_code)
 }
 END_TEST
 
+/* 60,000 empty execs in a list: lawful on the wire, ten megabytes in memory. */
+START_TEST(frame_that_swells_when_unpacked_is_refused)
+{
+	static uint8_t wire[FRAME_HEADER + FRAME_MAX_TO_HOST];
+	size_t n = pack_opened(wire, PROTOCOL_VERSION), list = 120000, body = list + 4;
+	uint8_t *p = wire + n;
+	*p++ = 0;
+	*p++ = (uint8_t)(body >> 16);
+	*p++ = (uint8_t)(body >> 8);
+	*p++ = (uint8_t)body;
+	*p++ = 10 << 3 | 2; /* GuestFrame.exec_list */
+	*p++ = (uint8_t)(list | 0x80);
+	*p++ = (uint8_t)(list >> 7 | 0x80);
+	*p++ = (uint8_t)(list >> 14);
+	for (size_t i = 0; i < list; i += 2, p += 2)
+		memcpy(p, (uint8_t[]){1 << 3 | 2, 0}, 2); /* ExecList.execs, empty */
+	expect_end(ERR_PROTOCOL, wire, (size_t)(p - wire));
+	ck_assert_int_eq(heard.frames, 0);
+}
+END_TEST
+
 START_TEST(hang_up_in_the_middle_of_a_frame_is_a_lost_guest)
 {
 	uint8_t wire[64];
@@ -666,6 +687,7 @@ int main(void)
 	tcase_add_test(t, spare_that_dies_as_it_is_taken_is_replaced_without_a_word);
 	tcase_add_test(t, spare_that_speaks_is_no_spare);
 	tcase_add_test(t, frames_that_are_wrong_end_the_link_with_their_code);
+	tcase_add_test(t, frame_that_swells_when_unpacked_is_refused);
 	tcase_add_test(t, hang_up_in_the_middle_of_a_frame_is_a_lost_guest);
 	tcase_add_test(t, frame_split_at_any_byte_is_put_together);
 	tcase_add_test(t, paused_link_tells_a_hang_up_at_once);

@@ -7,46 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "host-bridge/link/link_buf.h"
+#include "host-bridge/link/link_private.h"
 #include "proto/frame.h"
 #include "proto/limits.h"
-
-/* Bytes read, and written, in one turn of the loop. */
-#define TURN_MAX (64 * KIB)
-#define IN_MAX (FRAME_HEADER + FRAME_MAX_TO_HOST)
-
-enum link_state { CONNECTING, READY, OPENING, OPEN, ENDED, LINGERING };
-
-struct link {
-	struct ev_loop *loop;
-	struct endpoint to;
-	enum link_state state;
-	int fd;
-	ev_io io;
-	struct transport_try *connecting;
-	ev_timer kick;       /* CONNECTING: the next try; else: parse what is buffered */
-	ev_timer due;        /* of the connection, of Opened, of lingering */
-	double connect_due;  /* monotonic seconds */
-	double answer_due;   /* likewise; 0 before link_open */
-	unsigned backoff_ms; /* before the next try */
-	struct err last;     /* why the last try failed */
-
-	struct link_buf in, out;
-	size_t open_size; /* bytes at the front of `out` that are Open, while it is not sent */
-	bool sent;        /* the kernel took the whole Open */
-	bool write_dead;  /* writing failed; what the peer said before is still read */
-	bool room_wanted;
-	bool paused;
-	bool data_waits; /* paused, and the socket has bytes: no use in watching it */
-
-	unsigned calls; /* depth of handler calls: memory is not freed under them */
-	bool doomed;
-	const struct link_handlers *handlers; /* NULL before link_open, and when lingering */
-	struct link_handlers handlers_copy;
-	void *owner;
-	void (*on_end)(struct link *l, void *arg);
-	void *on_end_arg;
-};
 
 static void connect_later(struct link *l);
 
@@ -65,7 +28,7 @@ static void timer_in(struct link *l, ev_timer *w, double seconds)
 }
 
 /* The one place that says which deadline counts. */
-static void update_due(struct link *l)
+void link_update_due(struct link *l)
 {
 	double due = 0;
 	if (l->state == CONNECTING)
@@ -80,12 +43,12 @@ static void update_due(struct link *l)
 }
 
 /* Back-pressure is for what follows Opened: a paused owner still gets its answer. */
-static bool held(const struct link *l)
+bool link_held(const struct link *l)
 {
 	return l->paused && l->state == OPEN;
 }
 
-static bool frame_waits(const struct link *l)
+bool link_frame_waits(const struct link *l)
 {
 	struct frame f;
 	return frame_parse(link_buf_data(&l->in), link_buf_len(&l->in), FRAME_MAX_TO_HOST,
@@ -93,11 +56,11 @@ static bool frame_waits(const struct link *l)
 }
 
 /* The one place that says what the descriptor is watched for. */
-static void update_io(struct link *l)
+void link_update_io(struct link *l)
 {
 	int want = 0;
 	if (l->fd >= 0) {
-		if (!held(l) || (!l->data_waits && !frame_waits(l)))
+		if (!link_held(l) || (!l->data_waits && !link_frame_waits(l)))
 			want |= EV_READ;
 		if (link_buf_len(&l->out) > 0 && !l->write_dead)
 			want |= EV_WRITE;
@@ -124,7 +87,7 @@ static void hang_up(struct link *l)
 	link_buf_free(&l->in);
 }
 
-static void free_link(struct link *l)
+void link_free(struct link *l)
 {
 	hang_up(l);
 	link_buf_free(&l->out);
@@ -133,7 +96,7 @@ static void free_link(struct link *l)
 		free(l);
 }
 
-static void end(struct link *l, const struct err *why, const Sandgate__Refused *refused)
+void link_end(struct link *l, const struct err *why, const Sandgate__Refused *refused)
 {
 	hang_up(l);
 	l->state = ENDED;
@@ -150,27 +113,27 @@ static void end(struct link *l, const struct err *why, const Sandgate__Refused *
 	}
 	l->calls--;
 	if (l->doomed)
-		free_link(l);
+		link_free(l);
 }
 
-static void end_with(struct link *l, enum err_code code, const char *msg)
+void link_end_with(struct link *l, enum err_code code, const char *msg)
 {
 	struct err e = {0};
 	err_set(&e, code, "%s", msg);
-	end(l, &e, NULL);
+	link_end(l, &e, NULL);
 }
 
 /* The peer hung up. What was never handed over as a whole cannot have run: try again. */
-static void peer_gone(struct link *l)
+void link_peer_gone(struct link *l)
 {
 	if (l->state == LINGERING) {
-		free_link(l);
+		link_free(l);
 	} else if (l->state == OPENING && !l->sent) {
 		hang_up(l);
 		link_buf_rewind(&l->out);
 		connect_later(l);
 	} else {
-		end_with(l, ERR_SANDBOX_LOST, "the guest hung up");
+		link_end_with(l, ERR_SANDBOX_LOST, "the guest hung up");
 	}
 }
 
@@ -179,8 +142,9 @@ static void flush_out(struct link *l)
 	size_t len = link_buf_len(&l->out);
 	if (len == 0 || l->write_dead || l->fd < 0)
 		return;
-	ssize_t n = send(l->fd, link_buf_data(&l->out), len < TURN_MAX ? len : TURN_MAX,
-	                 MSG_NOSIGNAL | MSG_DONTWAIT);
+	ssize_t n =
+	    send(l->fd, link_buf_data(&l->out), len < LINK_TURN_MAX ? len : LINK_TURN_MAX,
+	         MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (n < 0) {
 		if (errno != EAGAIN && errno != EINTR)
 			l->write_dead = true;
@@ -192,151 +156,13 @@ static void flush_out(struct link *l)
 		link_buf_compact(&l->out);
 }
 
-/* Codes about the caller's own token would tell an HTTP client of a fault that is not its. */
-static enum err_code refusal_code(uint32_t number)
-{
-	enum err_code code = err_from_wire(number);
-	switch (code) {
-	case ERR_MISSING_TOKEN:
-	case ERR_INVALID_TOKEN:
-	case ERR_FORBIDDEN:
-		return ERR_INCOMPATIBLE;
-	case ERR_SANDBOX_NOT_FOUND:
-	case ERR_SANDBOX_GONE:
-	case ERR_SANDBOX_LOST:
-	case ERR_ROUTE_NOT_FOUND:
-	case ERR_METHOD_NOT_ALLOWED:
-		return ERR_PROTOCOL;
-	default:
-		return code;
-	}
-}
-
-/* The guest's text, made printable ASCII. */
-static void copy_text(char *out, size_t room, const char *in)
-{
-	size_t n = 0;
-	for (; in[n] != '\0' && n + 1 < room; n++)
-		out[n] = in[n] >= 0x20 && in[n] < 0x7f ? in[n] : '?';
-	out[n] = '\0';
-}
-
-static void refused(struct link *l, const Sandgate__Refused *r)
-{
-	struct err e = {.code = refusal_code(r->code)};
-	copy_text(e.msg, sizeof(e.msg), r->message);
-	copy_text(e.field, sizeof(e.field), r->field);
-	end(l, &e, r);
-}
-
-static void opened(struct link *l, const Sandgate__Opened *o)
-{
-	if (o->protocol_version < PROTOCOL_VERSION_MIN ||
-	    o->protocol_version > PROTOCOL_VERSION) {
-		end_with(l, ERR_INCOMPATIBLE, "the agent speaks another protocol version");
-		return;
-	}
-	l->state = OPEN;
-	update_due(l);
-	if (l->handlers->on_opened != NULL)
-		l->handlers->on_opened(l, o, l->owner);
-}
-
-/* One frame, in the only order that is right. The caller has raised `calls`. */
-static void dispatch(struct link *l, const Sandgate__GuestFrame *f)
-{
-	if (f->body_case == SANDGATE__GUEST_FRAME__BODY_REFUSED)
-		refused(l, f->refused);
-	else if (l->state == OPENING && l->sent &&
-	         f->body_case == SANDGATE__GUEST_FRAME__BODY_OPENED)
-		opened(l, f->opened);
-	else if (l->state != OPEN || f->body_case == SANDGATE__GUEST_FRAME__BODY_OPENED)
-		end_with(l, ERR_PROTOCOL, "the agent's frames came out of order");
-	else if (f->body_case != SANDGATE__GUEST_FRAME__BODY__NOT_SET)
-		l->handlers->on_frame(l, f, l->owner);
-}
-
-/* Take whole frames from `in`, as long as the owner wants them. */
-static void parse(struct link *l)
-{
-	struct frame f;
-	l->calls++;
-	while (!l->doomed && l->fd >= 0 && !held(l)) {
-		enum frame_status s = frame_parse(link_buf_data(&l->in), link_buf_len(&l->in),
-		                                  FRAME_MAX_TO_HOST, &f);
-		if (s == FRAME_NEED_MORE)
-			break;
-		Sandgate__GuestFrame *g = NULL;
-		if (s == FRAME_OK)
-			g = sandgate__guest_frame__unpack(NULL, f.payload_len, f.payload);
-		if (g == NULL) {
-			end_with(l, ERR_PROTOCOL, "the agent sent garbage");
-			break;
-		}
-		link_buf_take(&l->in, f.consumed);
-		dispatch(l, g);
-		sandgate__guest_frame__free_unpacked(g, NULL);
-	}
-	l->calls--;
-	if (l->doomed) {
-		free_link(l);
-		return;
-	}
-	link_buf_compact(&l->in);
-	update_io(l);
-}
-
-static void discard(struct link *l)
-{
-	char sink[4096];
-	ssize_t n = recv(l->fd, sink, sizeof(sink), MSG_DONTWAIT);
-	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-		peer_gone(l);
-}
-
-/* Find out whether it is a hang-up, without taking anything. */
-static void readable_while_held(struct link *l)
-{
-	char peeked;
-	ssize_t n = frame_waits(l) ? 1 : recv(l->fd, &peeked, 1, MSG_PEEK | MSG_DONTWAIT);
-	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
-		peer_gone(l);
-		return;
-	}
-	l->data_waits = n > 0;
-	update_io(l);
-}
-
-static void readable(struct link *l)
-{
-	if (held(l)) {
-		readable_while_held(l);
-		return;
-	}
-	size_t room = IN_MAX - link_buf_len(&l->in);
-	uint8_t *to = link_buf_room(&l->in, room < TURN_MAX ? room : TURN_MAX);
-	if (to == NULL) {
-		end_with(l, ERR_INTERNAL, "out of memory");
-		return;
-	}
-	ssize_t n = recv(l->fd, to, room < TURN_MAX ? room : TURN_MAX, MSG_DONTWAIT);
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return;
-	if (n <= 0) {
-		peer_gone(l);
-		return;
-	}
-	link_buf_put(&l->in, (size_t)n);
-	parse(l);
-}
-
 static void on_io(struct ev_loop *loop, ev_io *w, int revents)
 {
 	struct link *l = w->data;
 	(void)loop;
 	if (revents & EV_WRITE) {
 		flush_out(l);
-		update_io(l);
+		link_update_io(l);
 		if (l->room_wanted && link_buf_len(&l->out) < LINK_LOW_WATER) {
 			l->room_wanted = false;
 			l->calls++;
@@ -344,7 +170,7 @@ static void on_io(struct ev_loop *loop, ev_io *w, int revents)
 				l->handlers->on_room(l, l->owner);
 			l->calls--;
 			if (l->doomed) {
-				free_link(l);
+				link_free(l);
 				return;
 			}
 		}
@@ -352,15 +178,15 @@ static void on_io(struct ev_loop *loop, ev_io *w, int revents)
 	if (!(revents & EV_READ) || l->fd < 0)
 		return;
 	if (l->state == LINGERING)
-		discard(l);
+		link_discard(l);
 	else
-		readable(l);
+		link_readable(l);
 }
 
 static void send_open(struct link *l)
 {
 	l->state = OPENING;
-	update_due(l);
+	link_update_due(l);
 	flush_out(l);
 }
 
@@ -372,7 +198,7 @@ static void on_connected(int fd, const uint8_t *early, size_t early_len, const s
 	if (fd < 0) {
 		l->last = *e;
 		if (e->code == ERR_PROTOCOL)
-			end(l, e, NULL);
+			link_end(l, e, NULL);
 		else
 			connect_later(l);
 		return;
@@ -381,7 +207,7 @@ static void on_connected(int fd, const uint8_t *early, size_t early_len, const s
 	l->write_dead = l->data_waits = false;
 	uint8_t *room = early_len > 0 ? link_buf_room(&l->in, early_len) : NULL;
 	if (early_len > 0 && room == NULL) {
-		end_with(l, ERR_INTERNAL, "out of memory");
+		link_end_with(l, ERR_INTERNAL, "out of memory");
 		return;
 	}
 	if (early_len > 0) {
@@ -392,8 +218,8 @@ static void on_connected(int fd, const uint8_t *early, size_t early_len, const s
 	if (l->handlers != NULL)
 		send_open(l);
 	else
-		update_due(l);
-	parse(l);
+		link_update_due(l);
+	link_parse(l);
 }
 
 static void connect_now(struct link *l)
@@ -410,7 +236,7 @@ static void connect_now(struct link *l)
 static void connect_later(struct link *l)
 {
 	l->state = CONNECTING;
-	update_due(l);
+	link_update_due(l);
 	timer_in(l, &l->kick, l->backoff_ms / 1e3);
 	l->backoff_ms = l->backoff_ms * 2 < CONNECT_BACKOFF_MAX_MS ? l->backoff_ms * 2
 	                                                           : CONNECT_BACKOFF_MAX_MS;
@@ -424,7 +250,7 @@ static void on_kick(struct ev_loop *loop, ev_timer *w, int revents)
 	if (l->state == CONNECTING)
 		connect_now(l);
 	else
-		parse(l);
+		link_parse(l);
 }
 
 static void on_due(struct ev_loop *loop, ev_timer *w, int revents)
@@ -433,13 +259,13 @@ static void on_due(struct ev_loop *loop, ev_timer *w, int revents)
 	(void)loop;
 	(void)revents;
 	if (l->state == LINGERING)
-		free_link(l);
+		link_free(l);
 	else if (l->state == CONNECTING)
-		end_with(l, ERR_UNREACHABLE,
-		         l->last.code != ERR_NONE ? l->last.msg
-		                                  : "the guest did not answer in time");
+		link_end_with(l, ERR_UNREACHABLE,
+		              l->last.code != ERR_NONE ? l->last.msg
+		                                       : "the guest did not answer in time");
 	else
-		end_with(l, ERR_TIMEOUT, "the agent did not answer in time");
+		link_end_with(l, ERR_TIMEOUT, "the agent did not answer in time");
 }
 
 struct link *link_create(struct ev_loop *loop, const struct endpoint *to, unsigned deadline_ms,
@@ -460,7 +286,7 @@ struct link *link_create(struct ev_loop *loop, const struct endpoint *to, unsign
 	ev_timer_init(&l->due, on_due, 0., 0.);
 	l->io.data = l->kick.data = l->due.data = l;
 	l->state = CONNECTING;
-	update_due(l);
+	link_update_due(l);
 	connect_now(l);
 	return l;
 }
@@ -499,14 +325,14 @@ int link_open(struct link *l, Sandgate__Open *open, unsigned deadline_ms,
 		l->connect_due = l->answer_due;
 	if (l->state == READY) {
 		send_open(l);
-		update_io(l);
+		link_update_io(l);
 	} else if (l->state == ENDED) {
 		l->backoff_ms = CONNECT_BACKOFF_MIN_MS;
 		l->state = CONNECTING;
-		update_due(l);
+		link_update_due(l);
 		connect_now(l);
 	} else {
-		update_due(l);
+		link_update_due(l);
 	}
 	return 0;
 }
@@ -520,7 +346,7 @@ int link_send(struct link *l, const Sandgate__HostFrame *f)
 		return -1;
 	if (idle && l->state != CONNECTING)
 		flush_out(l);
-	update_io(l);
+	link_update_io(l);
 	l->room_wanted = link_buf_len(&l->out) > LINK_HIGH_WATER;
 	return l->room_wanted;
 }
@@ -529,7 +355,7 @@ void link_pause(struct link *l)
 {
 	l->paused = true;
 	l->data_waits = false;
-	update_io(l);
+	link_update_io(l);
 }
 
 void link_resume(struct link *l)
@@ -537,7 +363,7 @@ void link_resume(struct link *l)
 	if (!l->paused)
 		return;
 	l->paused = false;
-	update_io(l);
+	link_update_io(l);
 	if (l->fd >= 0 && link_buf_len(&l->in) > 0)
 		timer_in(l, &l->kick, 0);
 }
@@ -560,7 +386,7 @@ void link_destroy(struct link *l, bool flush)
 	l->handlers = NULL;
 	l->on_end = NULL;
 	if (!flush || l->fd < 0 || !l->sent) {
-		free_link(l);
+		link_free(l);
 		return;
 	}
 	flush_out(l);
@@ -569,5 +395,5 @@ void link_destroy(struct link *l, bool flush)
 	ev_timer_stop(l->loop, &l->kick);
 	link_buf_free(&l->in);
 	timer_in(l, &l->due, LINK_LINGER_MS / 1e3);
-	update_io(l);
+	link_update_io(l);
 }

@@ -1,0 +1,64 @@
+/*
+ * What the two files of a link share: link.c (life, connecting, sending) and link_read.c
+ * (what the guest says). Nobody else includes this.
+ */
+#ifndef SANDGATE_LINK_PRIVATE_H
+#define SANDGATE_LINK_PRIVATE_H
+
+#include "host-bridge/link/link.h"
+#include "host-bridge/link/link_buf.h"
+#include "proto/limits.h"
+
+/* Bytes read, and written, in one turn of the loop. */
+#define LINK_TURN_MAX (64 * KIB)
+
+enum link_state { CONNECTING, READY, OPENING, OPEN, ENDED, LINGERING };
+
+struct link {
+	struct ev_loop *loop;
+	struct endpoint to;
+	enum link_state state;
+	int fd;
+	ev_io io;
+	struct transport_try *connecting;
+	ev_timer kick;       /* CONNECTING: the next try; else: parse what is buffered */
+	ev_timer due;        /* of the connection, of Opened, of lingering */
+	double connect_due;  /* monotonic seconds */
+	double answer_due;   /* likewise; 0 before link_open */
+	unsigned backoff_ms; /* before the next try */
+	struct err last;     /* why the last try failed */
+
+	struct link_buf in, out;
+	size_t open_size; /* bytes at the front of `out` that are Open, while it is not sent */
+	bool sent;        /* the kernel took the whole Open */
+	bool write_dead;  /* writing failed; what the peer said before is still read */
+	bool room_wanted;
+	bool paused;
+	bool data_waits; /* paused, and the socket has bytes: no use in watching it */
+
+	unsigned calls; /* depth of handler calls: memory is not freed under them */
+	bool doomed;
+	const struct link_handlers *handlers; /* NULL before link_open, and when lingering */
+	struct link_handlers handlers_copy;
+	void *owner;
+	void (*on_end)(struct link *l, void *arg);
+	void *on_end_arg;
+};
+
+/* link.c. Those that may free the link say so. */
+void link_update_due(struct link *l); /* which deadline counts */
+void link_update_io(struct link *l);  /* what the descriptor is watched for */
+bool link_held(const struct link *l); /* paused, and past Opened */
+bool link_frame_waits(const struct link *l);
+void link_free(struct link *l);
+void link_end(struct link *l, const struct err *why,
+              const Sandgate__Refused *refused);                         /* may */
+void link_end_with(struct link *l, enum err_code code, const char *msg); /* may */
+void link_peer_gone(struct link *l);                                     /* may */
+
+/* link_read.c: each may free the link. */
+void link_parse(struct link *l);    /* hand over the whole frames in `in` */
+void link_readable(struct link *l); /* the socket has bytes, or its end */
+void link_discard(struct link *l);  /* likewise, when nobody wants them */
+
+#endif
