@@ -228,9 +228,9 @@ START_TEST(guest_without_buffers_gets_everything_later)
 		ck_assert_uint_eq(guest_receive(&vmm, NULL).len, 1);
 	}
 	ck_assert_int_eq(write(fd, bytes, sizeof(bytes)), sizeof(bytes));
-	while (guest_receive_within(&vmm, &p, NULL, 50))
-		got += p.len;
-	ck_assert_uint_eq(got, 2 * RX_BUF_SIZE);
+	while (got < 2 * RX_BUF_SIZE)
+		got += guest_receive(&vmm, NULL).len;
+	ck_assert(!guest_receive_within(&vmm, &p, NULL, 50));
 	close(fd);
 	guest_post(&vmm, RX_BUFS - 1);
 	while (got < sizeof(bytes))
