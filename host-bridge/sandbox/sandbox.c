@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "host-bridge/sandbox/farewell.h"
-#include "host-bridge/sandbox/sandbox_private.h"
+#include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "host-bridge/sandbox/kvm_trial.h"
-#include "host-bridge/sandbox/sandbox_private.h"
+#include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/vm_sweep.h"
 #include "proto/limits.h"
 #include "proto/log.h"

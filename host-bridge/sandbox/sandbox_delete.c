@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "host-bridge/sandbox/farewell.h"
-#include "host-bridge/sandbox/sandbox_private.h"
+#include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 

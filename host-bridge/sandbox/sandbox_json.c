@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "host-bridge/sandbox/sandbox_private.h"
+#include "host-bridge/sandbox/sandbox_steps.h"
 
 /* RFC 3339, in UTC, with milliseconds. */
 static json_t *instant(int64_t ms)

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "host-bridge/sandbox/sandbox_private.h"
+#include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 

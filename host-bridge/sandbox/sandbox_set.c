@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "host-bridge/sandbox/kvm_trial.h"
-#include "host-bridge/sandbox/sandbox_private.h"
+#include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host-bridge/sandbox/sandbox_private.h"
+#include "host-bridge/sandbox/sandbox_steps.h"
 
 static const char *const status_names[] = {
     [SANDBOX_CREATING] = "creating", [SANDBOX_RUNNING] = "running",

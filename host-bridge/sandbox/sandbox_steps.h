@@ -1,0 +1,49 @@
+/*
+ * What the files of a sandbox call of each other: its life (sandbox.c), its links, its end,
+ * its row in the registry, the set. Nobody else includes this.
+ */
+#ifndef SANDGATE_SANDBOX_STEPS_H
+#define SANDGATE_SANDBOX_STEPS_H
+
+#include "host-bridge/sandbox/sandbox_private.h"
+
+double sandbox_clock(void);    /* monotonic seconds */
+int64_t sandbox_wall_ms(void); /* since the epoch */
+
+/* sandbox.c */
+struct sandbox *sandbox_new(struct sandbox_set *set, const char *id);
+void sandbox_free(struct sandbox *s); /* at once, whoever holds it; the VM lives on */
+extern const struct vm_handlers sandbox_vm_handlers;
+void sandbox_running(struct sandbox *s); /* the agent has answered */
+void sandbox_failed(struct sandbox *s, const struct err *why);
+void sandbox_update_timer(struct sandbox *s);
+void sandbox_timer_in(struct sandbox *s, double seconds);
+void sandbox_tell_waiters(struct sandbox *s); /* soon, once the status has settled */
+void sandbox_tell(struct sandbox *s, Sandgate__CancelReason reason); /* all listeners */
+void sandbox_stop_vm(struct sandbox *s);
+int sandbox_add_waiter(struct sandbox_waiters *to, const struct sandbox_waiter *w,
+                       struct err *e);
+double sandbox_expires_in(const struct sandbox *s); /* seconds; < 0: never */
+
+/* sandbox_delete.c; called from the timer alone: whoever has news sets that to 0 */
+void sandbox_delete_step(struct sandbox *s);
+
+/* sandbox_link.c */
+void sandbox_init_links(struct sandbox *s);
+void sandbox_ask_agent(struct sandbox *s);
+void sandbox_want_spare(struct sandbox *s, unsigned delay_ms);
+void sandbox_drop_links(struct sandbox *s);
+
+/* sandbox_store.c */
+int sandbox_save(struct sandbox *s, struct err *e);
+const char *sandbox_status_name(enum sandbox_status status);
+struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row *row,
+                             json_t **vm_state);
+int sandbox_copy_spec(struct sandbox_spec *to, const struct sandbox_spec *from);
+void sandbox_free_spec(struct sandbox_spec *spec);
+
+/* sandbox_set.c */
+const char *sandbox_set_vm_dir(const struct sandbox_set *set, const char *id, char *out,
+                               size_t room);
+
+#endif
