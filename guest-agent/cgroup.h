@@ -51,7 +51,7 @@ void cgroup_tree_destroy(struct cgroup_tree *t);
 unsigned cgroup_tree_features(const struct cgroup_tree *t);
 /* memory.max of exec/, in bytes: the default limit of a leaf. */
 uint64_t cgroup_tree_memory(const struct cgroup_tree *t);
-/* Directories under exec/, the spare one included: for metrics and leak tests. */
+/* Directories under exec/, the spare one included. */
 unsigned cgroup_tree_leaves(const struct cgroup_tree *t);
 
 /* Take the spare leaf, or make one. Limits that cannot be enforced here: -1 with
