@@ -21,7 +21,6 @@
 
 struct cgroup_tree;
 struct cgroup_leaf;
-
 enum cgroup_feature {
 	CGROUP_V2 = 1,
 	CGROUP_MEMORY = 2,
@@ -58,7 +57,7 @@ unsigned cgroup_tree_leaves(const struct cgroup_tree *t);
  * ERR_LIMIT_UNSUPPORTED and the API's field name ("limits.memory_mib"). */
 struct cgroup_leaf *cgroup_leaf_create(struct cgroup_tree *t, const struct cgroup_limits *l,
                                        struct err *e);
-/* Directory descriptor for CLONE_INTO_CGROUP; -1 without cgroup v2. */
+/* Directory, for CLONE_INTO_CGROUP; -1 without cgroup v2. */
 int cgroup_leaf_fd(const struct cgroup_leaf *l);
 /* Read now what the kernel counted; authoritative for OOM once the leader was reaped. */
 void cgroup_leaf_counters(struct cgroup_leaf *l, struct cgroup_counters *out);
