@@ -156,16 +156,26 @@ static int processes(void)
 	return signal_processes(state_dir, 0);
 }
 
-static int files(void)
+static int entries(const char *path)
 {
-	char path[PATH_MAX];
 	int n = 0;
-	snprintf(path, sizeof(path), "%s/vm", state_dir);
 	DIR *dir = opendir(path);
 	for (struct dirent *d; (d = readdir(dir)) != NULL;)
 		n += d->d_name[0] != '.';
 	closedir(dir);
 	return n;
+}
+
+static int files(void)
+{
+	char path[PATH_MAX];
+	snprintf(path, sizeof(path), "%s/vm", state_dir);
+	return entries(path);
+}
+
+static int descriptors(void)
+{
+	return entries("/proc/self/fd");
 }
 
 static struct sandbox *create(void)
@@ -203,6 +213,7 @@ static void delete (struct sandbox *s)
 
 START_TEST(created_sandbox_answers_and_leaves_nothing)
 {
+	int before = descriptors();
 	struct sandbox *s = create();
 	ck_assert_int_eq(sandbox_status(s), SANDBOX_RUNNING);
 	ck_assert_int_gt(processes(), 0);
@@ -217,6 +228,7 @@ START_TEST(created_sandbox_answers_and_leaves_nothing)
 	ck_assert(sandbox_was_deleted(set, id, "w"));
 	ck_assert_int_eq(processes(), 0);
 	ck_assert_int_eq(files(), 0);
+	ck_assert_int_eq(descriptors(), before);
 }
 END_TEST
 

@@ -39,7 +39,6 @@ static int pick_cpu(void)
 static void jail(struct vm_command *c, const struct template *t)
 {
 	c->uid = VM_UID;
-	c->namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
 	vm_command_jail(c, t->kernel);
 	vm_command_jail(c, t->initrd);
 	if (t->preload[0] != '\0')
@@ -69,9 +68,12 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	c->cpu = pick_cpu() + 1;
 	if (r->template.preload[0] != '\0')
 		vm_command_env(c, "LD_PRELOAD=%s", r->template.preload);
+	/* Its processes do not all go with the first one: a pid namespace takes them along. */
+	c->namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
 	if (geteuid() == 0) {
 		jail(c, &r->template);
 	} else {
+		c->namespaces |= CLONE_NEWUSER;
 		vm_command_env(c, "TMPDIR=/dev/shm");
 		vm_command_arg(c, "uml_dir=%s/", r->dir);
 	}

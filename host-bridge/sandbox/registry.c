@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,28 +41,25 @@ static int db_error(struct registry *r, struct err *e, const char *what)
 	               "the registry: %s: %s", what, sqlite3_errmsg(r->db));
 }
 
-/* The lock is the file's, so it goes with the process however that ends. */
+/* A lock of the process, which a child that is about to become a VM does not inherit: the
+ * next bridge is not kept waiting for it (fcntl(2), F_SETLK). */
 static int lock_dir(const char *state_dir, struct err *e)
 {
-	char path[PATH_MAX], holder[32] = "";
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	char path[PATH_MAX];
 	if (mkdir(state_dir, 0700) < 0 && errno != EEXIST)
 		return err_errno(e, ERR_INTERNAL, errno, "%s", state_dir);
 	snprintf(path, sizeof(path), "%s/lock", state_dir);
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return err_errno(e, ERR_INTERNAL, errno, "%s", path);
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-		ssize_t n = pread(fd, holder, sizeof(holder) - 1, 0);
-		holder[n > 0 ? strcspn(holder, "\n") : 0] = '\0';
-		close(fd);
-		return err_set(e, ERR_INVALID_STATE,
-		               "the state directory %s is in use by process %s", state_dir,
-		               holder);
-	}
-	int len = snprintf(holder, sizeof(holder), "%d\n", (int)getpid());
-	if (ftruncate(fd, 0) < 0 || pwrite(fd, holder, (size_t)len, 0) != len)
-		log_warn("registry", NULL, "%s: %s", path, strerror(errno));
-	return fd;
+	if (fcntl(fd, F_SETLK, &lock) == 0)
+		return fd;
+	if (fcntl(fd, F_GETLK, &lock) < 0)
+		lock.l_pid = 0;
+	close(fd);
+	return err_set(e, ERR_INVALID_STATE, "the state directory %s is in use by process %d",
+	               state_dir, (int)lock.l_pid);
 }
 
 static int check_version(struct registry *r, struct err *e)
