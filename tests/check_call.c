@@ -1,0 +1,171 @@
+/* An exec that a client waits for: one Exec and no second, one reply, and the right word to
+ * the agent when the client or the bridge goes away. */
+#include "tests/api_fixture.h"
+
+#define EXEC "{\"cmd\":\"true\",\"exec_id\":\"x\"}"
+
+static struct peer client;
+
+static void setup(void)
+{
+	fixture_setup();
+	client = (struct peer){.fd = -1};
+}
+
+static void teardown(void)
+{
+	peer_close(&client);
+	fixture_teardown();
+}
+
+static bool client_has(void *text)
+{
+	return has(&client, text);
+}
+
+static bool is_attached(void *arg)
+{
+	return agent_watchers() == 1 && fx.attached == *(unsigned *)arg;
+}
+
+static bool is_cancelled(void *arg)
+{
+	(void)arg;
+	return fx.cancelled > 0;
+}
+
+static bool nobody_is_attached(void *arg)
+{
+	(void)arg;
+	return agent_watchers() == 0;
+}
+
+#define UNTIL(condition, arg) until(condition, (void *)(uintptr_t)(arg), &client, 1)
+
+static void start(const char *path)
+{
+	unsigned none = 0;
+	request(&client, "POST", path, "Content-Type: application/json\r\n", EXEC);
+	UNTIL(is_attached, &none);
+	ck_assert_uint_eq(fx.started, 1);
+}
+
+START_TEST(the_result_is_the_reply)
+{
+	start("/exec");
+	agent_writes("out");
+	fx.finished = true;
+	UNTIL(client_has, "\"outcome\":\"exited\",\"exit_code\":7");
+	ck_assert(has(&client, "\"stdout\":\"out\""));
+	UNTIL(nobody_is_attached, NULL);
+	ck_assert_uint_eq(fx.cancelled, 0);
+	ck_assert_uint_eq(call_set_count(fx.api.calls), 0);
+}
+END_TEST
+
+START_TEST(a_lost_link_is_attached_again_where_it_broke)
+{
+	unsigned once = 1;
+	start(_i == 0 ? "/exec" : "/exec/stream");
+	agent_writes("before ");
+	if (_i == 1)
+		UNTIL(client_has, "before ");
+	agent_cut();
+	UNTIL(is_attached, &once);
+	agent_writes("after");
+	fx.finished = true;
+	UNTIL(client_has, "\"exit_code\":7");
+	if (_i == 0)
+		ck_assert(has(&client, "\"stdout\":\"before after\""));
+	ck_assert_uint_eq(fx.started, 1);
+}
+END_TEST
+
+START_TEST(an_exec_that_is_gone_after_the_break_is_lost)
+{
+	start(_i == 0 ? "/exec" : "/exec/stream");
+	if (_i == 1)
+		UNTIL(client_has, "\"type\":\"start\"");
+	fx.vanished = true;
+	agent_cut();
+	UNTIL(client_has, "\"code\":\"sandbox.lost\"");
+	ck_assert(!has(&client, "\"started\":\"no\"") && has(&client, "\"exec_id\":\"x\""));
+	ck_assert(!has(&client, "\"exit_code\""));
+	ck_assert_uint_eq(fx.started, 1);
+}
+END_TEST
+
+START_TEST(a_client_that_goes_cancels)
+{
+	start(_i == 0 ? "/exec" : "/exec/stream");
+	peer_close(&client);
+	UNTIL(is_cancelled, NULL);
+	ck_assert_int_eq(fx.reason, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE);
+	UNTIL(nobody_is_attached, NULL);
+}
+END_TEST
+
+START_TEST(a_deleted_sandbox_cancels_and_waits_for_the_result)
+{
+	struct err e;
+	start("/exec");
+	sandbox_delete(sandbox_find(fx.api.sandboxes, fx.id, NULL, &e),
+	               SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, NULL, NULL);
+	UNTIL(is_cancelled, NULL);
+	ck_assert_int_eq(fx.reason, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED);
+	fx.finished = true;
+	UNTIL(client_has, "\"exit_code\":7");
+}
+END_TEST
+
+START_TEST(shutting_down_leaves_the_exec_for_a_successor)
+{
+	start("/exec");
+	call_set_suspend(fx.api.calls);
+	UNTIL(client_has, "\"code\":\"bridge.draining\"");
+	ck_assert(has(&client, "HTTP/1.1 503") && has(&client, "\"exec_id\":\"x\""));
+	UNTIL(nobody_is_attached, NULL);
+	ck_assert_uint_eq(fx.cancelled, 0);
+}
+END_TEST
+
+START_TEST(a_detached_start_is_answered_at_once)
+{
+	request(&client, "POST", "/execs", "Content-Type: application/json\r\n", EXEC);
+	UNTIL(client_has, "\"state\":\"running\",\"detached\":true");
+	ck_assert(has(&client, "HTTP/1.1 201"));
+	UNTIL(nobody_is_attached, NULL);
+	ck_assert_uint_eq(fx.cancelled, 0);
+}
+END_TEST
+
+START_TEST(an_empty_last_event_id_starts_nothing_unnamed)
+{
+	request(&client, "POST", "/exec/stream",
+	        "Content-Type: application/json\r\nLast-Event-ID: \r\n", "{\"cmd\":\"true\"}");
+	UNTIL(client_has, "HTTP/1.1 400");
+	ck_assert_uint_eq(fx.started, 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("call");
+	TCase *t = tcase_create("call");
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, the_result_is_the_reply);
+	tcase_add_loop_test(t, a_lost_link_is_attached_again_where_it_broke, 0, 2);
+	tcase_add_loop_test(t, an_exec_that_is_gone_after_the_break_is_lost, 0, 2);
+	tcase_add_loop_test(t, a_client_that_goes_cancels, 0, 2);
+	tcase_add_test(t, a_deleted_sandbox_cancels_and_waits_for_the_result);
+	tcase_add_test(t, shutting_down_leaves_the_exec_for_a_successor);
+	tcase_add_test(t, a_detached_start_is_answered_at_once);
+	tcase_add_test(t, an_empty_last_event_id_starts_nothing_unnamed);
+	suite_add_tcase(s, t);
+	SRunner *r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}

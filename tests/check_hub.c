@@ -1,0 +1,183 @@
+/* Watchers of one exec: they share a session, and a slow one is told what it missed. */
+#include "tests/api_fixture.h"
+
+#define WATCHERS 20
+#define WATCH "/execs/x/stream"
+
+static struct peer clients[WATCHERS];
+static size_t count;
+
+static void setup(void)
+{
+	fixture_setup();
+	count = 0;
+}
+
+static void teardown(void)
+{
+	for (size_t i = 0; i < count; i++)
+		peer_close(&clients[i]);
+	fixture_teardown();
+}
+
+static struct peer *watch(const char *headers)
+{
+	request(&clients[count], "GET", WATCH, headers, "");
+	return &clients[count++];
+}
+
+static bool all_have(void *text)
+{
+	for (size_t i = 0; i < count; i++)
+		if (!clients[i].deaf && !has(&clients[i], text))
+			return false;
+	return true;
+}
+
+static bool one_session(void *arg)
+{
+	(void)arg;
+	return agent_watchers() == 1;
+}
+
+static bool no_session(void *arg)
+{
+	(void)arg;
+	return agent_watchers() == 0;
+}
+
+#define UNTIL(condition, arg) until(condition, (void *)(uintptr_t)(arg), clients, count)
+
+START_TEST(watchers_of_a_silent_exec_share_one_session)
+{
+	for (int i = 0; i < WATCHERS; i++)
+		watch("");
+	UNTIL(all_have, "\"type\":\"start\"");
+	UNTIL(one_session, NULL);
+	agent_writes("hello");
+	UNTIL(all_have, "\"chunk\":\"hello\"");
+	fx.finished = true;
+	UNTIL(all_have, "\"type\":\"exit\",\"exit_code\":7");
+	UNTIL(no_session, NULL);
+	ck_assert_uint_eq(hub_set_watchers(fx.api.hubs), 0);
+}
+END_TEST
+
+START_TEST(a_late_watcher_catches_up_and_joins)
+{
+	watch("");
+	agent_writes("early");
+	UNTIL(all_have, "early");
+	watch("");
+	UNTIL(all_have, "early");
+	UNTIL(one_session, NULL);
+	agent_writes("late");
+	UNTIL(all_have, "late");
+	ck_assert_uint_eq(agent_watchers(), 1);
+}
+END_TEST
+
+START_TEST(one_that_stands_in_a_character_does_not_join_one_that_does_not)
+{
+	agent_writes("a\xe2");
+	watch("");
+	UNTIL(all_have, "\"chunk\":\"a\"");
+	watch("Last-Event-ID: x:2\r\n"); /* between the bytes: what follows is no character */
+	UNTIL(all_have, "\"type\":\"start\"");
+	agent_writes("\x82\xac.");
+	UNTIL(all_have, ".\"}");
+	ck_assert(has(&clients[0], "\xe2\x82\xac"));
+	ck_assert(has(&clients[1], "\xef\xbf\xbd"));
+}
+END_TEST
+
+START_TEST(a_slow_watcher_gets_a_gap_and_stalls_nobody)
+{
+	struct peer *slow = watch(""), *quick = watch("");
+	UNTIL(all_have, "\"type\":\"start\"");
+	UNTIL(one_session, NULL);
+	slow->deaf = true;
+	for (int i = 0; i < 400; i++) {
+		char text[10001];
+		memset(text, 'y', 10000);
+		text[10000] = '\0';
+		agent_writes(text);
+	}
+	agent_writes("END");
+	UNTIL(all_have, "END");
+	ck_assert(!has(quick, "\"gap\""));
+	slow->deaf = false;
+	fx.finished = true;
+	UNTIL(all_have, "\"type\":\"exit\"");
+	ck_assert(has(slow, "{\"type\":\"gap\",\"stream\":\"stdout\",\"bytes\":"));
+	ck_assert(has(slow, "\"stdout_truncated\":true") &&
+	          has(quick, "\"stdout_truncated\":false"));
+}
+END_TEST
+
+START_TEST(the_last_one_that_goes_closes_the_session)
+{
+	watch("");
+	watch("");
+	UNTIL(one_session, NULL);
+	UNTIL(all_have, "\"type\":\"start\"");
+	peer_close(&clients[0]);
+	peer_close(&clients[1]);
+	count = 0;
+	UNTIL(no_session, NULL);
+	ck_assert_uint_eq(fx.cancelled, 0);
+}
+END_TEST
+
+START_TEST(the_terminal_events_id_gets_204)
+{
+	agent_writes("ab");
+	fx.finished = true;
+	watch("Last-Event-ID: x:3\r\n");
+	UNTIL(all_have, "HTTP/1.1 204");
+	clients[0].deaf = true; /* answered */
+	watch("Last-Event-ID: x:2\r\n");
+	UNTIL(all_have, "\"type\":\"exit\"");
+}
+END_TEST
+
+START_TEST(an_id_of_the_future_is_refused)
+{
+	watch("Last-Event-ID: x:3\r\n");
+	UNTIL(all_have, "request.invalid_field");
+	watch("Last-Event-ID: y:0\r\n");
+	UNTIL(all_have, "request.invalid_field");
+}
+END_TEST
+
+START_TEST(shutting_down_tells_every_watcher)
+{
+	watch("");
+	watch("");
+	UNTIL(all_have, "\"type\":\"start\"");
+	hub_set_suspend(fx.api.hubs);
+	UNTIL(all_have, "\"code\":\"bridge.draining\"");
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("hub");
+	TCase *t = tcase_create("hub");
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, watchers_of_a_silent_exec_share_one_session);
+	tcase_add_test(t, a_late_watcher_catches_up_and_joins);
+	tcase_add_test(t, one_that_stands_in_a_character_does_not_join_one_that_does_not);
+	tcase_add_test(t, a_slow_watcher_gets_a_gap_and_stalls_nobody);
+	tcase_add_test(t, the_last_one_that_goes_closes_the_session);
+	tcase_add_test(t, the_terminal_events_id_gets_204);
+	tcase_add_test(t, an_id_of_the_future_is_refused);
+	tcase_add_test(t, shutting_down_tells_every_watcher);
+	suite_add_tcase(s, t);
+	SRunner *r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}
