@@ -220,6 +220,7 @@ static Suite *vhost_user_suite(void)
 	Suite *s = suite_create("vhost_user");
 	TCase *tc = tcase_create("requests");
 
+	tcase_set_timeout(tc, 20);
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, config_space_is_the_guest_cid);
 	tcase_add_test(tc, request_that_turns_acks_on_is_itself_acked);
