@@ -111,18 +111,20 @@ async function cutAndResumed(sandbox, file, open) {
 }
 
 const sandbox = (await call('POST', '', { template: 'base' })).id;
+// Files of the sandbox's own, also where /tmp is the host's.
+const [posted, detached] = ['posted', 'detached'].map((name) => `/tmp/${sandbox}-${name}`);
 
 await Promise.all([
   check('a started stream is cut, resumes, runs once and stops at 204', () =>
-    cutAndResumed(sandbox, '/tmp/node-post', (base) =>
+    cutAndResumed(sandbox, posted, (base) =>
       read(`${base}/v1/sandboxes/${sandbox}/exec/stream`, {
         method: 'POST',
         headers: { 'content-type': 'application/json' },
-        body: JSON.stringify({ cmd: counted('/tmp/node-post'), on_disconnect: 'detach' }),
+        body: JSON.stringify({ cmd: counted(posted), on_disconnect: 'detach' }),
       }))),
   check("a detached exec's stream is cut, resumes and stops at 204", async () => {
-    const exec = await call('POST', `/${sandbox}/execs`, { cmd: counted('/tmp/node-get') });
-    await cutAndResumed(sandbox, '/tmp/node-get', (base) =>
+    const exec = await call('POST', `/${sandbox}/execs`, { cmd: counted(detached) });
+    await cutAndResumed(sandbox, detached, (base) =>
       read(`${base}/v1/sandboxes/${sandbox}/execs/${exec.exec_id}/stream`, {}));
   }),
 ]);

@@ -18,6 +18,11 @@ async fn create(bridge: &Bridge) -> Result<SandboxGuard, Failure> {
     Ok(SandboxGuard::new(Sandbox::create(&bridge.url, &bridge.token, TEMPLATE).await?))
 }
 
+/// A file of the sandbox's own, also where /tmp is the host's.
+fn scratch(sandbox: &Sandbox, name: &str) -> String {
+    format!("/tmp/{}-{name}", sandbox.id)
+}
+
 fn heartbeat(file: &str) -> String {
     format!("HB={file}; {HEARTBEAT}")
 }
@@ -64,7 +69,7 @@ async fn fails_with(sandbox: &Sandbox, cmd: &str, timeout: u64, code: i32, said:
 }
 
 async fn times_out_in_the_guest(sandbox: &Sandbox) -> Checked {
-    let file = "/tmp/article-timeout";
+    let file = &scratch(sandbox, "timeout");
     let started = Instant::now();
     fails_with(sandbox, &heartbeat(file), 1, 124, "").await?;
     let took = started.elapsed();
@@ -76,7 +81,7 @@ async fn times_out_in_the_guest(sandbox: &Sandbox) -> Checked {
 
 /// `select!` drops the losing branch, which is how an agent loop cancels.
 async fn drop_cancels(sandbox: &Sandbox) -> Checked {
-    let file = "/tmp/article-drop";
+    let file = &scratch(sandbox, "drop");
     let cmd = heartbeat(file);
     tokio::select! {
         ended = sandbox.exec(&cmd, 120) => ensure!(false, "ended by itself: {ended:?}"),
@@ -87,18 +92,21 @@ async fn drop_cancels(sandbox: &Sandbox) -> Checked {
 
 /// A command that is silent is cancelled just the same: no write of its finds the way shut.
 async fn drop_cancels_silent(sandbox: &Sandbox) -> Checked {
-    let alive = || async {
-        match sandbox.exec("kill -0 $(cat /tmp/article-pid) 2>/dev/null || exit 9", 10).await {
+    let file = scratch(sandbox, "pid");
+    let probe = format!("kill -0 $(cat {file}) 2>/dev/null || exit 9");
+    let lives = || async {
+        match sandbox.exec(&probe, 10).await {
             Ok(_) => Ok(true),
             Err(SandboxError::NonZeroExit { status: 9, .. }) => Ok(false),
             Err(other) => Err(Failure::from(other)),
         }
     };
+    let cmd = format!("echo $$ > {file}; exec sleep 120");
     tokio::select! {
-        ended = sandbox.exec("echo $$ > /tmp/article-pid; exec sleep 117", 120) => ensure!(false, "ended by itself: {ended:?}"),
-        seen = eventually("the command runs", alive) => seen?,
+        ended = sandbox.exec(&cmd, 120) => ensure!(false, "ended by itself: {ended:?}"),
+        seen = eventually("the command runs", lives) => seen?,
     }
-    eventually("the command is gone", || async { Ok(!alive().await?) }).await
+    eventually("the command is gone", || async { Ok(!lives().await?) }).await
 }
 
 async fn refuses<T>(expected: u16, call: impl Future<Output = Result<T, SandboxError>>) -> Checked {
@@ -132,12 +140,13 @@ async fn cancelled_scope_deletes(bridge: &Bridge, watcher: &Sandbox) -> Checked 
     let run_tool = async {
         let guard = create(bridge).await?;
         tell.send(guard.get().id.clone()).expect("the id is awaited");
-        guard.get().exec(&heartbeat("/tmp/article-scope"), 120).await?;
+        guard.get().exec(&heartbeat(&scratch(guard.get(), "scope")), 120).await?;
         Ok::<(), Failure>(())
     };
     let running = async {
         let same = watcher.named(&told.await?);
-        eventually("the command beats", || is_beating(&same, "/tmp/article-scope")).await?;
+        let file = scratch(&same, "scope");
+        eventually("the command beats", || is_beating(&same, &file)).await?;
         Ok::<Sandbox, Failure>(same)
     };
     let same = tokio::select! {

@@ -138,6 +138,11 @@ impl Sandbox {
         Ok(result["stdout"].as_str().ok_or("no stdout")?.into())
     }
 
+    /// A file of the sandbox's own, also where /tmp is the host's.
+    fn scratch(&self, name: &str) -> String {
+        format!("/tmp/{}-{name}", self.id)
+    }
+
     async fn ran_once(&self, file: &str) -> Checked {
         let runs = self.output_of(&format!("wc -l < {file}")).await?;
         ensure!(runs.trim() == "1", "the command ran {} times", runs.trim());
@@ -174,38 +179,43 @@ fn whole_after_cuts(reading: &Reading, proxy: &CuttingProxy, cuts: usize) -> Che
 }
 
 async fn post_to_the_end(sb: &Sandbox) -> Checked {
-    let body = json!({"cmd": "echo run >> /tmp/es-end; echo out; echo err >&2; exit 3", "on_disconnect": "detach"});
+    let file = sb.scratch("end");
+    let cmd = format!("echo run >> {file}; echo out; echo err >&2; exit 3");
+    let body = json!({"cmd": cmd, "on_disconnect": "detach"});
     let reading = read(sb.post(&sb.bridge.url, "exec/stream", body)).await?;
     ensure!(reading.stdout == "out\n" && reading.stderr == "err\n", "{:?} {:?}", reading.stdout, reading.stderr);
     reading.ended_as(3, "exited")?;
-    sb.ran_once("/tmp/es-end").await
+    sb.ran_once(&file).await
 }
 
 /// With an id of the client's own even a cut before the first event is survived.
 async fn post_with_id_is_cut(sb: &Sandbox) -> Checked {
     let proxy = CuttingProxy::start(&sb.bridge.url, CUTS_FROM_THE_HEAD).await?;
-    let body = json!({"cmd": counted("/tmp/es-id"), "exec_id": "es-with-id", "on_disconnect": "detach"});
+    let file = sb.scratch("id");
+    let body = json!({"cmd": counted(&file), "exec_id": "es-with-id", "on_disconnect": "detach"});
     let reading = read(sb.post(&proxy.url, "exec/stream", body)).await?;
     whole_after_cuts(&reading, &proxy, CUTS_FROM_THE_HEAD.len())?;
     ensure!(reading.exec_id == "es-with-id", "exec id {}", reading.exec_id);
-    sb.ran_once("/tmp/es-id").await
+    sb.ran_once(&file).await
 }
 
 async fn post_without_id_is_cut(sb: &Sandbox) -> Checked {
     let proxy = CuttingProxy::start(&sb.bridge.url, CUTS_IN_THE_OUTPUT).await?;
-    let body = json!({"cmd": counted("/tmp/es-noid"), "on_disconnect": "detach"});
+    let file = sb.scratch("noid");
+    let body = json!({"cmd": counted(&file), "on_disconnect": "detach"});
     let reading = read(sb.post(&proxy.url, "exec/stream", body)).await?;
     whole_after_cuts(&reading, &proxy, CUTS_IN_THE_OUTPUT.len())?;
-    sb.ran_once("/tmp/es-noid").await
+    sb.ran_once(&file).await
 }
 
 async fn get_is_cut(sb: &Sandbox) -> Checked {
     let proxy = CuttingProxy::start(&sb.bridge.url, CUTS_FROM_THE_HEAD).await?;
-    let body = json!({"cmd": counted("/tmp/es-get"), "exec_id": "es-detached"});
+    let file = sb.scratch("get");
+    let body = json!({"cmd": counted(&file), "exec_id": "es-detached"});
     sb.post(&sb.bridge.url, "execs", body).send().await?.error_for_status()?;
     let reading = read(sb.get(&proxy.url, "execs/es-detached/stream")).await?;
     whole_after_cuts(&reading, &proxy, CUTS_FROM_THE_HEAD.len())?;
-    sb.ran_once("/tmp/es-get").await
+    sb.ran_once(&file).await
 }
 
 async fn spawn_failure_is_an_exit(sb: &Sandbox) -> Checked {
@@ -216,13 +226,14 @@ async fn spawn_failure_is_an_exit(sb: &Sandbox) -> Checked {
 
 /// A reconnect that names what the bridge does not know, or nothing, starts nothing.
 async fn never_starts(sb: &Sandbox, last_event_id: &str, status: StatusCode, code: &str) -> Checked {
-    let body = json!({"cmd": "touch /tmp/es-started"});
+    let file = sb.scratch("started");
+    let body = json!({"cmd": format!("touch {file}")});
     let request = sb.post(&sb.bridge.url, "exec/stream", body).header("Last-Event-ID", last_event_id);
     let response = request.send().await?;
     ensure!(response.status() == status, "answered {}", response.status());
     let envelope: Value = response.json().await?;
     ensure!(envelope["error"]["code"] == code, "code {}", envelope["error"]["code"]);
-    let found = sb.output_of("test -e /tmp/es-started && echo started; true").await?;
+    let found = sb.output_of(&format!("test -e {file} && echo started; true")).await?;
     ensure!(found.is_empty(), "the command was started");
     Ok(())
 }
