@@ -24,13 +24,14 @@ def free_port():
 
 
 def processes():
-    """(pid, command line, root directory) of every process that can be looked at."""
+    """(pid, command line, directories) of every process that can be looked at."""
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("latin-1")
-            yield int(entry.name), words, os.readlink(entry / "root")
+            yield int(entry.name), words, os.readlink(entry / "root") + " " + \
+                os.readlink(entry / "cwd")
         except OSError:
             continue
 

@@ -3,13 +3,14 @@ import base64
 import concurrent.futures
 import hashlib
 import json
-import pathlib
+import os
 import re
+import signal
 import time
 
 import pytest
 
-from client import until
+from client import Stream, until
 
 ROUTES = pytest.mark.parametrize("streamed", [False, True], ids=["buffered", "streamed"])
 
@@ -89,8 +90,8 @@ class TestUtf8SplitAcrossChunks:
 
     @ROUTES
     def test_three_mib_of_them(self, sandbox, streamed):
-        cmd = "awk 'BEGIN { s = \"€€€€€€€€\"; while (length(s) < 1048576) s = s s; " \
-              "printf \"%s\", substr(s, 1) }' | head -c 3145728"
+        cmd = "awk 'BEGIN { s = \"€€€€€€€€\"; while (length(s) < 3145728) s = s s; " \
+              "printf \"%s\", s }' | head -c 3145728"
         result, stdout, _ = run(sandbox, cmd, streamed, timeout_seconds=60)
         assert stdout == "€" * 1048576
         assert result["stdout_bytes"] == 3145728 and not result["encoding_lossy"]
@@ -135,21 +136,24 @@ class TestDescendantEscapesKill:
 
 class TestHeadOfLineStall:
     def test_one_stalled_reader(self, bridge, fresh):
-        guest_rss = "awk '/VmRSS/ {print $2}' /proc/1/status"
-        fresh.run("true")
-        before = int(fresh.out(guest_rss)), bridge.rss_kib()
+        def memory():
+            guest = int(fresh.out("awk '/VmRSS/ {print $2}' /proc/1/status"))
+            return guest, bridge.rss_kib()
+        start = memory()
         stalled = fresh.send("yes", "/exec/stream", timeout_seconds=8, exec_id="stalled")
         other = fresh.send("sleep 30", timeout_seconds=40)
-        began = time.monotonic()
+        samples, began = [], time.monotonic()
         while time.monotonic() - began < 7:
             with Watch() as w:
                 assert fresh.out("echo ok") == "ok\n"
             assert w.seconds < 1
-        after = int(fresh.out(guest_rss)), bridge.rss_kib()
-        assert after[0] - before[0] < 2048 and after[1] - before[1] < 8192, (before, after)
+            samples.append(memory())
         state = until(lambda: (s := fresh.state("stalled"))["state"] == "finished" and s, 6,
                       "the stalled exec's own timeout")
         assert state["result"]["outcome"] == "timed_out"
+        # The agent may keep a ring of 8 MiB; the bridge has high and low water marks.
+        for i in range(2):
+            assert max(s[i] for s in samples) - start[i] < 12 * 1024, (start, samples)
         stalled.close()
         other.close()
 
@@ -157,8 +161,6 @@ class TestHeadOfLineStall:
 class TestLostReportedAsSuccess:
     @ROUTES
     def test_vm_killed(self, bridge, streamed):
-        import os
-        import signal
         own = bridge.client.create()
         connection = own.send("echo up; sleep 60", "/exec/stream" if streamed else "/exec",
                               timeout_seconds=120)
@@ -169,7 +171,6 @@ class TestLostReportedAsSuccess:
             os.kill(pid, signal.SIGKILL)
         with connection, Watch() as w:
             if streamed:
-                from client import Stream
                 last = Stream(connection, *connection.head()).collect().last
                 assert last["type"] == "error" and last["code"] == "sandbox.lost", last
                 assert "exit_code" not in last
@@ -260,7 +261,11 @@ class TestEmbeddedNul:
     def test_refused(self, sandbox, field, body):
         for route in ("/exec", "/exec/stream", "/execs"):
             reply = sandbox.client.post(sandbox.path + route, body)
-            assert reply.status == 400 and reply.code == "request.invalid_field", reply.body
+            assert reply.status == 400, reply.body
+            if "A\0" in body.get("env", {}):  # the parser refuses it before there are fields
+                assert reply.code == "request.malformed_json"
+                continue
+            assert reply.code == "request.invalid_field", reply.body
             assert reply.error["details"]["field"].startswith(field)
         assert sandbox.run("ls /tmp/nul*")["exit_code"] != 0
 
@@ -277,12 +282,12 @@ class TestReaperRace:
 
 class TestExitAgainstDrain:
     @ROUTES
-    def test_tail_is_always_there(self, sandbox, streamed):
+    def test_tail_is_always_there(self, sandbox, streamed, launcher):
         def one(_):
             result, stdout, _ = run(sandbox, "seq 1 10000; exit 5", streamed)
             return result["exit_code"], len(stdout), stdout[-6:]
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            assert set(pool.map(one, range(250))) == {(5, 48894, "10000\n")}
+            assert set(pool.map(one, range(500 if launcher == "uml" else 50))) == {(5, 48894, "10000\n")}
 
     @ROUTES
     def test_both_streams(self, sandbox, streamed):
@@ -383,7 +388,8 @@ class TestIdentity:
 
 
 class TestSseKeepalive:
-    def test_quiet_stream(self, sandbox):
+    def test_quiet_stream(self, farm):
+        sandbox = farm.sandbox("qemu")
         began = time.monotonic()
         stream = sandbox.stream("sleep 40; echo ok", timeout_seconds=120, timeout=60)
         assert time.monotonic() - began < 1

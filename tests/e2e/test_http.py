@@ -10,6 +10,7 @@ from client import Connection, until
 pytestmark = pytest.mark.sanitized
 
 HOST = b"Host: x\r\n"
+TOKEN = b"@TOKEN@"
 
 
 @pytest.fixture
@@ -20,6 +21,7 @@ def http(local_bridge):
 
 def raw(client, data, timeout=20):
     """Send bytes, read to the end. (status of the first reply or None, everything)."""
+    data = data.replace(TOKEN, client.token.encode())
     with client.connect(timeout) as connection:
         try:
             connection.send(data)
@@ -30,7 +32,8 @@ def raw(client, data, timeout=20):
 
 
 def post(headers, body=b"", path=b"/v1/sandboxes"):
-    return b"POST " + path + b" HTTP/1.1\r\n" + HOST + headers + b"\r\n" + body
+    return b"POST " + path + b" HTTP/1.1\r\n" + HOST + \
+        b"Authorization: Bearer " + TOKEN + b"\r\n" + headers + b"\r\n" + body
 
 
 GET = b"GET /healthz HTTP/1.1\r\n" + HOST

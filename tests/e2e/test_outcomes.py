@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from client import until
+from client import Stream, until
 
 
 def ended(result, outcome, exit_code, signal=None):
@@ -157,7 +157,6 @@ class TestCancelled:
                 assert reply.status == 200, reply.body
                 result = reply.json
             else:
-                from client import Stream
                 result = Stream(connection, *connection.head()).collect().result
         assert (result["outcome"], result["cancel_reason"]) == ("cancelled", "sandbox_deleted")
         assert own.exec("true").code == "sandbox.gone"
