@@ -138,6 +138,24 @@ static int open_parts(struct bridge *b, struct err *e)
 	return b->adopt != NULL ? serve_sockets(b, e) : -1;
 }
 
+static void on_patience_over(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)w;
+	(void)revents;
+	ev_break(loop, EVBREAK_ALL);
+}
+
+/* Last words to agents may still be on their way: turn the loop until nothing is left. */
+static void flush_links(struct bridge *b)
+{
+	ev_timer_init(&b->drain, on_patience_over, FLUSH_S, 0.);
+	ev_timer_start(b->api.loop, &b->drain);
+	ev_unref(b->api.loop);
+	ev_run(b->api.loop, 0);
+	ev_ref(b->api.loop);
+	ev_timer_stop(b->api.loop, &b->drain);
+}
+
 static void close_parts(struct bridge *b)
 {
 	struct api *api = &b->api;
@@ -152,6 +170,7 @@ static void close_parts(struct bridge *b)
 	ev_signal_stop(api->loop, &b->term);
 	ev_signal_stop(api->loop, &b->interrupt);
 	ev_timer_stop(api->loop, &b->drain);
+	flush_links(b);
 	ev_loop_destroy(api->loop);
 }
 

@@ -392,6 +392,7 @@ static inline void fixture_teardown(void)
 		peer_close(&fx.agents[i]);
 	free(fx.output.data);
 	ev_timer_stop(fx.loop, &fx.tick);
+	ev_run(fx.loop, 0); /* links that linger for their last word */
 	ev_loop_destroy(fx.loop);
 	close(fx.agent_fd);
 	snprintf(command, sizeof(command), "rm -rf %s", fx.dir);

@@ -102,7 +102,7 @@ void dial_close(struct dial *d)
 	if (l == NULL)
 		return;
 	drop(d);
-	link_destroy(l, true);
+	link_destroy(l, d->lingers);
 }
 
 static void send(struct dial *d, Sandgate__HostFrame *f, Sandgate__HostFrame__BodyCase body)
@@ -123,6 +123,7 @@ void dial_cancel(struct dial *d, Sandgate__CancelReason reason, const uint64_t *
 		cancel.grace_ms = &grace;
 	}
 	f.cancel = &cancel;
+	d->lingers = true;
 	send(d, &f, SANDGATE__HOST_FRAME__BODY_CANCEL);
 }
 

@@ -39,12 +39,13 @@ struct dial {
 	struct sandbox_listener listener;
 	Sandgate__CancelReason going; /* why the sandbox ends, or CANCEL_NONE */
 	bool holds, opened;
+	bool lingers; /* a Cancel was sent: it must arrive */
 };
 
 /* Start a session. `hold` keeps the sandbox from idling out while the session lasts. */
 int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, bool hold,
               const struct dial_handlers *h, struct err *e);
-/* Let go: no handler is called any more. What was sent is flushed. Harmless when closed. */
+/* Let go: no handler is called any more. A Cancel still arrives. Harmless when closed. */
 void dial_close(struct dial *d);
 
 /* Send one frame of the body that `f` names. */
