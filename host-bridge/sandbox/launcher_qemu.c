@@ -44,13 +44,16 @@ static unsigned long tsc_khz(void)
 
 static void kernel_arguments(struct vm_command *c, bool kvm)
 {
-	char tsc[48] = "";
+	char tsc[64] = "";
 	unsigned long khz = kvm ? 0 : tsc_khz();
 	if (khz > 0)
-		snprintf(tsc, sizeof(tsc), " tsc_early_khz=%lu", khz);
+		snprintf(tsc, sizeof(tsc), " tsc=reliable tsc_early_khz=%lu", khz);
 	vm_command_arg(c, "-append");
-	/* A guest whose kernel panics ends at once, and so is seen to be lost. */
-	vm_command_arg(c, "console=" QEMU_CONSOLE " quiet panic=-1%s%s",
+	/* A guest whose kernel panics ends at once, and so is seen to be lost. Pressure
+	 * accounting makes every new cgroup a tenth dearer. */
+	vm_command_arg(c,
+	               "console=" QEMU_CONSOLE " quiet panic=-1 psi=0 random.trust_cpu=on"
+	               " cryptomgr.notests%s%s",
 	               kvm ? "" : " mitigations=off", tsc);
 }
 
@@ -95,6 +98,10 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	vm_command_arg(c, QEMU_PROGRAM);
 	vm_command_arg(c, "-M");
 	vm_command_arg(c, QEMU_MACHINE ",memory-backend=ram");
+#ifdef QEMU_FIRMWARE
+	vm_command_arg(c, "-bios");
+	vm_command_arg(c, QEMU_FIRMWARE);
+#endif
 	vm_command_arg(c, "-accel");
 	vm_command_arg(c, "%s", host->kvm ? "kvm" : "tcg");
 	vm_command_arg(c, "-cpu");
