@@ -139,6 +139,9 @@ START_TEST(a_wrong_method_is_told_the_right_ones)
 	ck_assert_str_eq(m.allow, "POST, GET, HEAD");
 	routes_find(HTTP_M_HEAD, "/healthz", &m);
 	ck_assert_ptr_nonnull(m.route);
+	routes_find(HTTP_M_HEAD, "/v1/sandboxes/s/execs/e/stream", &m);
+	ck_assert_ptr_null(m.route);
+	ck_assert_str_eq(m.allow, "GET");
 }
 END_TEST
 

@@ -32,8 +32,8 @@ const struct route routes[] = {
     {HTTP_M_GET, SANDBOX "/execs", "exec_list", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "page_token limit", api_exec_list},
     {HTTP_M_GET, EXEC, "exec_get", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "wait_seconds", api_exec_get},
     {HTTP_M_DELETE, EXEC, "exec_delete", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_exec_delete},
-    {HTTP_M_GET, EXEC "/stream", "exec_watch", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "after output_encoding", api_exec_watch},
-    {HTTP_M_GET, EXEC "/output", "exec_output", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "stream", api_exec_output},
+    {HTTP_M_GET, EXEC "/stream", "exec_watch", ROUTE_MEMBER, ROUTE_NO_BODY, ROUTE_STREAMS, "after output_encoding", api_exec_watch},
+    {HTTP_M_GET, EXEC "/output", "exec_output", ROUTE_MEMBER, ROUTE_NO_BODY, ROUTE_STREAMS, "stream", api_exec_output},
     {HTTP_M_POST, EXEC "/stdin", "exec_stdin", ROUTE_MEMBER, ROUTE_OCTETS, 0, "offset close", api_exec_stdin},
     {HTTP_M_POST, EXEC "/kill", "exec_kill", ROUTE_MEMBER, ROUTE_JSON, 0, "", api_exec_kill},
     {HTTP_M_POST, EXEC "/signal", "exec_signal", ROUTE_MEMBER, ROUTE_JSON, 0, "", api_exec_signal},
@@ -67,26 +67,33 @@ static bool path_matches(const char *pattern, const char *path, struct route_mat
 	return *pattern == '\0' && *path == '\0';
 }
 
-static void allow(struct route_match *m, enum http_method method)
+static void allow(struct route_match *m, const struct route *r)
 {
 	static const char *const names[] = {
-	    [HTTP_M_GET] = "GET, HEAD", [HTTP_M_POST] = "POST",     [HTTP_M_PUT] = "PUT",
-	    [HTTP_M_PATCH] = "PATCH",   [HTTP_M_DELETE] = "DELETE",
+	    [HTTP_M_GET] = "GET",     [HTTP_M_POST] = "POST",     [HTTP_M_PUT] = "PUT",
+	    [HTTP_M_PATCH] = "PATCH", [HTTP_M_DELETE] = "DELETE",
 	};
+	bool head = r->method == HTTP_M_GET && (r->flags & ROUTE_STREAMS) == 0;
 	size_t n = strlen(m->allow);
-	snprintf(m->allow + n, sizeof(m->allow) - n, "%s%s", n > 0 ? ", " : "", names[method]);
+	snprintf(m->allow + n, sizeof(m->allow) - n, "%s%s%s", n > 0 ? ", " : "",
+	         names[r->method], head ? ", HEAD" : "");
+}
+
+static bool method_matches(const struct route *r, enum http_method method)
+{
+	if (method == HTTP_M_HEAD)
+		return r->method == HTTP_M_GET && (r->flags & ROUTE_STREAMS) == 0;
+	return r->method == method;
 }
 
 void routes_find(enum http_method method, const char *path, struct route_match *m)
 {
 	*m = (struct route_match){0};
-	if (method == HTTP_M_HEAD)
-		method = HTTP_M_GET;
 	for (size_t i = 0; i < routes_count; i++) {
 		if (!path_matches(routes[i].path, path, m))
 			continue;
-		allow(m, routes[i].method);
-		if (routes[i].method == method) {
+		allow(m, &routes[i]);
+		if (method_matches(&routes[i], method)) {
 			m->route = &routes[i];
 			return;
 		}

@@ -16,6 +16,7 @@ enum route_body { ROUTE_NO_BODY, ROUTE_JSON, ROUTE_OCTETS };
 
 enum route_flags {
 	ROUTE_NEW_WORK = 1, /* refused while the bridge drains */
+	ROUTE_STREAMS = 2,  /* its reply has no length to tell a HEAD */
 };
 
 struct route {
@@ -41,7 +42,7 @@ struct route_match {
 	char id[ROUTE_PARAM_MAX], eid[ROUTE_PARAM_MAX];
 };
 
-/* Find the route of a decoded path. HEAD is served by GET's. */
+/* Find the route of a decoded path. HEAD is served by GET's, unless that streams. */
 void routes_find(enum http_method method, const char *path, struct route_match *m);
 
 /* Whether the route takes the query parameter `key`. */
