@@ -32,7 +32,7 @@ struct stream {
 	size_t slots, head, count;
 	uint64_t first_no;   /* number of the first block, counted from the ring's start */
 	uint32_t first_at;   /* offset of its first live run */
-	struct block *spare; /* where the next bytes may overflow to */
+	struct block *spare; /* where the next bytes may overflow to; a dropped block, or new */
 	uint64_t held;       /* bytes and headers that count against the cap */
 	uint64_t floor;      /* every byte of this stream before it is gone */
 	uint64_t end;        /* sequence behind this stream's last byte */
@@ -60,10 +60,12 @@ static struct block *block_at(const struct stream *s, size_t i)
 	return s->blocks[(s->head + i) & (s->slots - 1)];
 }
 
-static struct block *block_map(void)
+/* One that will surely be filled gets its pages at once: a fault for each costs more than
+ * the copy into it. */
+static struct block *block_map(bool will_fill)
 {
 	void *p = mmap(NULL, sizeof(struct block), PROT_READ | PROT_WRITE,
-	               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	               MAP_PRIVATE | MAP_ANONYMOUS | (will_fill ? MAP_POPULATE : 0), -1, 0);
 	return p == MAP_FAILED ? NULL : p;
 }
 
@@ -129,7 +131,12 @@ static void drop_first_block(struct ring *r, struct stream *s)
 	s->floor = run_end(run_at(b, b->last));
 	r->memory -= block_memory(b);
 	r->budget->used -= block_memory(b);
-	munmap(b, sizeof(*b));
+	if (s->spare == NULL) {
+		b->used = b->last = 0;
+		s->spare = b;
+	} else {
+		munmap(b, sizeof(*b));
+	}
 	s->head = (s->head + 1) & (s->slots - 1);
 	s->count--;
 	s->first_no++;
@@ -169,7 +176,7 @@ static void trim(struct ring *r, struct stream *s)
 /* Room for one more block, so that nothing can fail once bytes were read. */
 static int reserve_block(struct stream *s)
 {
-	if (s->spare == NULL && (s->spare = block_map()) == NULL)
+	if (s->spare == NULL && (s->spare = block_map(s->total >= BLOCK_ROOM)) == NULL)
 		return -1;
 	if (s->count < s->slots)
 		return 0;

@@ -105,7 +105,7 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	vm_command_arg(c, "-accel");
 	vm_command_arg(c, "%s", host->kvm ? "kvm" : "tcg");
 	vm_command_arg(c, "-cpu");
-	vm_command_arg(c, "%s", host->kvm ? "host" : "max");
+	vm_command_arg(c, "%s", host->kvm ? "host" : "max,-erms");
 	vm_command_arg(c, "-smp");
 	vm_command_arg(c, "%u", r->vcpus);
 	vm_command_arg(c, "-m");
