@@ -2,6 +2,7 @@
 
 #include <stddef.h>
 
+#include "host-bridge/api/result_json.h"
 #include "proto/limits.h"
 
 /* Let go of the link and the sandbox; the latter may be freed by it. */
@@ -31,11 +32,59 @@ static void on_opened(struct link *l, const Sandgate__Opened *o, void *owner)
 	d->opened = true;
 }
 
+/* Output follows on without a hole, gaps told; an end has an outcome that we know. */
+static bool takes_output(struct dial *d, uint64_t sequence, unsigned stream, uint64_t bytes)
+{
+	if (sequence != d->next || stream > SANDGATE__STREAM__STREAM_STDERR ||
+	    bytes > UINT64_MAX / 2 - d->next)
+		return false;
+	d->next += bytes;
+	return true;
+}
+
+static bool is_known(const Sandgate__Result *r)
+{
+	return r == NULL || result_outcome_name(r->outcome) != NULL;
+}
+
+static bool fits(struct dial *d, const Sandgate__GuestFrame *f)
+{
+	switch (f->body_case) {
+	case SANDGATE__GUEST_FRAME__BODY_OUTPUT:
+		return takes_output(d, f->output->sequence, f->output->stream,
+		                    f->output->data.len);
+	case SANDGATE__GUEST_FRAME__BODY_GAP:
+		return takes_output(d, f->gap->sequence, f->gap->stream, f->gap->bytes);
+	case SANDGATE__GUEST_FRAME__BODY_EXIT:
+		return f->exit->sequence == d->next && f->exit->result != NULL &&
+		       is_known(f->exit->result);
+	case SANDGATE__GUEST_FRAME__BODY_EXEC_STATE:
+		return is_known(f->exec_state->result);
+	case SANDGATE__GUEST_FRAME__BODY_EXEC_LIST:
+		for (size_t i = 0; i < f->exec_list->n_execs; i++)
+			if (!is_known(f->exec_list->execs[i]->result))
+				return false;
+		return true;
+	case SANDGATE__GUEST_FRAME__BODY_STARTED:
+	case SANDGATE__GUEST_FRAME__BODY_STDIN_ACK:
+	case SANDGATE__GUEST_FRAME__BODY_DONE:
+		return true;
+	default:
+		return false;
+	}
+}
+
 static void on_frame(struct link *l, const Sandgate__GuestFrame *f, void *owner)
 {
 	struct dial *d = owner;
-	(void)l;
-	d->handlers->on_frame(d, f);
+	if (fits(d, f)) {
+		d->handlers->on_frame(d, f);
+		return;
+	}
+	struct dial_end e = {.sent = true, .opened = true};
+	err_set(&e.err, ERR_PROTOCOL, "the agent said what does not fit");
+	link_destroy(l, false);
+	end(d, &e);
 }
 
 static void on_closed(struct link *l, const struct err *why, bool sent,
@@ -89,6 +138,8 @@ int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, bool hold
 		return -1;
 	}
 	*d = (struct dial){.handlers = h, .link = l, .sandbox = s, .holds = hold};
+	if (open->op_case == SANDGATE__OPEN__OP_ATTACH)
+		d->next = open->attach->offset;
 	d->listener.on_end = on_sandbox_end;
 	sandbox_listen(s, &d->listener);
 	if (hold)

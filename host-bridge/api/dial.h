@@ -1,7 +1,8 @@
 /*
  * One session with the agent of a running sandbox, as calls, hubs and control requests
  * use it: takes a link, sends Open, hears of the sandbox's end, keeps the sandbox busy if
- * asked to. It adds nothing to what is said in the session and never repeats anything.
+ * asked to. It adds nothing to what is said in the session and never repeats anything. What
+ * the agent says is checked here: a frame that does not fit ends the session.
  *
  * Embedded in its owner. Open from dial_open until on_end was called or dial_close.
  */
@@ -39,7 +40,8 @@ struct dial {
 	struct sandbox_listener listener;
 	Sandgate__CancelReason going; /* why the sandbox ends, or CANCEL_NONE */
 	bool holds, opened;
-	bool lingers; /* a Cancel was sent: it must arrive */
+	bool lingers;  /* a Cancel was sent: it must arrive */
+	uint64_t next; /* sequence number of the next byte of output */
 };
 
 /* Start a session. `hold` keeps the sandbox from idling out while the session lasts. */
