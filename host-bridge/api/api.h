@@ -3,9 +3,8 @@
  * exchange into a request (id, route, token, body), hands it to its handler, and is the
  * one place through which every reply leaves: so each is counted and audited once.
  *
- * Lifetime: a request lives until one of the api_reply_*, api_fail or api_end calls, or
- * until its on_gone has returned. A handler that answers later sets on_gone (the client
- * left: stop what was started for it, answer nothing).
+ * Lifetime: a request lives until it is ended by a call below, or until its on_gone has
+ * returned (the client left: stop what was started for it, answer nothing).
  */
 #ifndef SANDGATE_API_H
 #define SANDGATE_API_H
@@ -48,30 +47,28 @@ struct api_request {
 	void *owner; /* the handler's own */
 };
 
-/* What error.details says beyond what struct err holds; zeroed is "nothing known". */
+/* error.details beyond what struct err holds; zeroed: nothing is known. */
 struct api_details {
 	const char *started; /* "no", "yes", "unknown" or NULL */
 	const char *exec_id;
-	const char *status; /* the sandbox's */
-	bool has_limit;
+	const char *status;      /* the sandbox's */
+	bool has_limit;          /* whether the next is known */
 	uint64_t limit;          /* the bound that was passed, or the right offset */
 	int retry_after;         /* seconds; also sent as Retry-After; 0: none */
 	bool retry_known, retry; /* retryable, where the code alone does not tell */
 };
 
-/* The http_handlers of the bridge's server; `arg` is the struct api. */
-extern const struct http_handlers api_handlers;
+extern const struct http_handlers api_handlers; /* `arg` is the struct api */
 
-/* The workspace to look sandboxes up in: NULL for an admin, who sees all. */
-const char *api_workspace(const struct api_request *r);
+const char *api_workspace(const struct api_request *r); /* NULL for an admin: all */
 /* The sandbox that the path names; when there is none the request has been answered. */
 struct sandbox *api_sandbox(struct api_request *r);
 
-/* A number in the query, within 0..max. 0 when absent is `*set` false; -1 with err. */
+/* A number in the query, within 0..max. Absent: 0, with `*set` false. */
 int api_query_number(const struct api_request *r, const char *key, double max, bool *set,
                      double *value, struct err *e);
 
-/* Each of these ends the request. `body` is malloc'd and taken over; `doc` is decref'd. */
+/* Each ends the request. `body` is malloc'd and taken over; `doc` is decref'd. */
 void api_reply_take(struct api_request *r, int status, const char *type, char *body,
                     size_t len);
 void api_reply_json(struct api_request *r, int status, json_t *doc);

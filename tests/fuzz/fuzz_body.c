@@ -22,7 +22,7 @@ static void check_exec(const char *text, size_t len, bool detached)
 		return;
 	}
 	assert((q->exec.cmd.len > 0) != (q->exec.n_argv > 0));
-	assert(memchr(q->exec.cmd.data, '\0', q->exec.cmd.len) == NULL || q->exec.cmd.len == 0);
+	assert(q->exec.cmd.len == 0 || memchr(q->exec.cmd.data, '\0', q->exec.cmd.len) == NULL);
 	assert(q->exec.timeout_ms > 0 || detached);
 	assert(q->exec.timeout_ms <= EXEC_TIMEOUT_MAX_S * 1000ull);
 	assert(q->output_bytes <= OUTPUT_BYTES_MAX);
