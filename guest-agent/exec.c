@@ -68,11 +68,22 @@ static void close_pipe(struct exec *x, unsigned stream)
 	x->owed[stream] = 0;
 }
 
+/* A command that fills its pipe once gets a larger one: it goes on writing while the agent
+ * sends, with half the switches between the two. Where the kernel grants no more, the
+ * default serves. */
+static void widen_pipe(const struct exec *x, unsigned stream, size_t got)
+{
+	uint64_t total = ring_total(x->ring, stream);
+	if (total >= CHUNK_MAX && total - got < CHUNK_MAX)
+		fcntl(x->pipes[stream].fd, F_SETPIPE_SZ, OUTPUT_PIPE);
+}
+
 /* One read; false when there was nothing to read. */
 static bool read_pipe(struct exec *x, unsigned stream)
 {
 	ssize_t n = ring_fill(x->ring, stream, x->pipes[stream].fd);
 	if (n > 0) {
+		widen_pipe(x, stream, (size_t)n);
 		x->owed[stream] -= (size_t)n < x->owed[stream] ? (size_t)n : x->owed[stream];
 		x->read_ms = clock_mono_ms();
 		return true;
@@ -173,7 +184,8 @@ static void enter_finished(struct exec *x)
 		drain_now(x);
 	x->state = EXEC_FINISHED;
 	exec_stop_timers(x);
-	exec_fill_result(x);
+	bool leftovers = !x->spawn_failed && cgroup_leaf_populated(x->leaf);
+	exec_fill_result(x, leftovers);
 	stdin_feed_destroy(x->feed);
 	x->feed = NULL;
 	for (unsigned i = 0; i < RING_STREAMS; i++) {
@@ -183,7 +195,6 @@ static void enter_finished(struct exec *x)
 		drain_adopt(x->env->loop, x->pipes[i].fd);
 		ev_io_set(&x->pipes[i], -1, EV_READ);
 	}
-	bool leftovers = !x->spawn_failed && cgroup_leaf_populated(x->leaf);
 	if (leftovers) {
 		cgroup_leaf_when_empty(x->leaf, on_leaf_empty, x);
 	} else {

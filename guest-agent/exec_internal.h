@@ -60,7 +60,7 @@ void exec_fail_user(struct exec *x);
 
 /* exec_result.c */
 void exec_note_failure(struct exec *x, const char *stage, int errnum);
-void exec_fill_result(struct exec *x);
+void exec_fill_result(struct exec *x, bool leftovers); /* whether any are in the leaf */
 
 /* exec_stop.c */
 void exec_stop_init(struct exec *x);

@@ -57,7 +57,7 @@ static struct verdict judge(const struct exec *x)
 	return verdict(&f);
 }
 
-void exec_fill_result(struct exec *x)
+void exec_fill_result(struct exec *x, bool leftovers)
 {
 	Sandgate__Result *r = &x->result;
 	struct verdict v = judge(x);
@@ -81,9 +81,8 @@ void exec_fill_result(struct exec *x)
 		x->peak.value = x->counters.memory_peak;
 		r->memory_peak_bytes = &x->peak;
 	}
-	r->leftover_count = x->spawned ? cgroup_leaf_count(x->leaf) : 0;
-	r->cleanup_pending =
-	    x->killed && x->spawned && (!x->reaped || cgroup_leaf_populated(x->leaf));
+	r->leftover_count = leftovers ? cgroup_leaf_count(x->leaf) : 0;
+	r->cleanup_pending = x->killed && x->spawned && (!x->reaped || leftovers);
 	r->started_at_ms = x->started_wall_ms;
 	r->finished_at_ms = clock_wall_ms();
 	if (x->spawn_failed)

@@ -33,10 +33,12 @@ static void reap(struct ev_loop *loop)
 	ev_timer_again(loop, &reaper.again);
 }
 
+/* Most often it is a leader, which its owner reaps: look when that has been done. */
 static void on_child(struct ev_loop *loop, ev_signal *w, int revents)
 {
 	(void)w, (void)revents;
-	reap(loop);
+	if (!ev_is_active(&reaper.again))
+		ev_timer_again(loop, &reaper.again);
 }
 
 static void on_again(struct ev_loop *loop, ev_timer *w, int revents)

@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include "proto/limits.h"
 
@@ -215,9 +217,37 @@ static void commit(struct ring *r, struct stream *s, struct block *b, uint32_t a
 	r->budget->used += block_memory(b) - before;
 }
 
+static void take_spare(struct ring *r, struct stream *s, uint32_t n)
+{
+	struct block *b = s->spare;
+	s->spare = NULL;
+	s->blocks[(s->head + s->count++) & (s->slots - 1)] = b;
+	commit(r, s, b, 0, n, false);
+}
+
+/* A stream's first read, through a small buffer: one that stays empty needs no block. */
+static ssize_t fill_first(struct ring *r, struct stream *s, int fd)
+{
+	static uint8_t first[PAGE - sizeof(struct run) - offsetof(struct block, bytes)];
+	ssize_t n = read(fd, first, sizeof(first));
+
+	if (n <= 0)
+		return n;
+	if (reserve_block(s) < 0) {
+		errno = ENOMEM;
+		return -1;
+	}
+	memcpy(s->spare->bytes + sizeof(struct run), first, (size_t)n);
+	take_spare(r, s, (uint32_t)n);
+	return n;
+}
+
 ssize_t ring_fill(struct ring *r, unsigned stream, int fd)
 {
 	struct stream *s = &r->streams[stream];
+	if (s->count == 0 && s->spare == NULL)
+		return fill_first(r, s, fd);
+
 	struct block *tail = s->count > 0 ? block_at(s, s->count - 1) : NULL;
 	bool extend = tail != NULL && s->end == r->end;
 	uint32_t at = tail == NULL ? 0 : (tail->used + 7) & ~7u;
@@ -246,12 +276,8 @@ ssize_t ring_fill(struct ring *r, unsigned stream, int fd)
 		commit(r, s, tail, at, first, extend);
 		rest -= first;
 	}
-	if (rest > 0) {
-		struct block *b = s->spare;
-		s->spare = NULL;
-		s->blocks[(s->head + s->count++) & (s->slots - 1)] = b;
-		commit(r, s, b, 0, rest, false);
-	}
+	if (rest > 0)
+		take_spare(r, s, rest);
 	trim(r, s);
 	return n;
 }

@@ -53,11 +53,16 @@ void session_put(struct session *s, Sandgate__GuestFrame *g)
 	session_touch(s);
 }
 
+void session_unhold(struct session *s)
+{
+	s->holds = false;
+	ev_timer_stop(s->set->loop, &s->timer);
+}
+
 void session_close_when_sent(struct session *s)
 {
 	s->state = SESSION_CLOSING;
-	s->holds_opened = false;
-	ev_timer_stop(s->set->loop, &s->timer);
+	session_unhold(s);
 	session_touch(s);
 }
 
@@ -200,7 +205,7 @@ static void session_flush(struct session *s)
 	session_pull(s);
 	if (s->stalled && s->acks_owed == 0)
 		take_frames(s);
-	if (s->holds_opened)
+	if (s->holds)
 		return;
 	if (s->broken || session_write(s) < 0 ||
 	    (s->state == SESSION_CLOSING && outq_len(&s->out) == 0)) {
@@ -248,7 +253,7 @@ static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
 		session_destroy(s);
 		return;
 	}
-	s->holds_opened = false;
+	s->holds = false;
 	session_touch(s);
 }
 

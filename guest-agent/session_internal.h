@@ -34,16 +34,16 @@ struct session {
 	TAILQ_ENTRY(session) in_all, in_dirty;
 	enum session_state state;
 	ev_io readable, writable;
-	ev_timer timer; /* OPENING: the deadline of Open; SERVING: Opened waits for Started */
+	ev_timer timer; /* OPENING: the deadline of Open; SERVING: the end of `holds` */
 	uint8_t *in;
 	size_t in_len, in_room;
 	struct outq out;
 
 	struct exec_peer peer;
 	bool is_dirty, broken;
-	bool holds_opened; /* do not write yet: Started may follow at once */
-	bool existing;     /* Started says so */
-	bool only_start;   /* a detached exec: the session ends with Started */
+	bool holds;      /* do not write yet: Started, output or Exit may follow at once */
+	bool existing;   /* Started says so */
+	bool only_start; /* a detached exec: the session ends with Started */
 	bool watches_shutdown;
 	bool started_sent, exit_sent;
 	bool stalled;       /* a frame waits in `in` for StdinAck to leave first */
@@ -59,6 +59,8 @@ void session_touch(struct session *s);
 void session_put(struct session *s, Sandgate__GuestFrame *g);
 /* Queue Refused as the last frame. */
 void session_refuse(struct session *s, const struct err *e, const uint64_t *offset);
+/* What was held back may leave. */
+void session_unhold(struct session *s);
 /* Nothing follows what is queued. */
 void session_close_when_sent(struct session *s);
 

@@ -86,6 +86,16 @@ void session_ops_init(struct session *s)
 	s->peer.on_replaced = on_replaced;
 }
 
+/* Write nothing for so long, unless what is waited for comes before: a command that ends at
+ * once costs one packet, not three. */
+static void hold(struct session *s, unsigned ms)
+{
+	s->holds = true;
+	ev_timer_stop(s->set->loop, &s->timer);
+	ev_timer_set(&s->timer, ms / 1000.0, 0);
+	ev_timer_start(s->set->loop, &s->timer);
+}
+
 void session_pull(struct session *s)
 {
 	struct exec *x = s->peer.exec;
@@ -94,14 +104,22 @@ void session_pull(struct session *s)
 	if (s->acks_owed > 0 && !exec_stdin_full(x))
 		for (; s->acks_owed > 0; s->acks_owed--)
 			put_stdin_ack(s);
-	if (s->peer.role == SANDGATE__ROLE__ROLE_CONTROL || s->started_sent ||
-	    exec_state(x) == EXEC_STARTING)
+	if (s->peer.role == SANDGATE__ROLE__ROLE_CONTROL || exec_state(x) == EXEC_STARTING)
 		return;
+	bool now = s->only_start || s->peer.cursor.seq < ring_end(exec_ring(x)) ||
+	           exec_result(x) != NULL;
+	if (s->started_sent) {
+		if (now)
+			session_unhold(s);
+		return;
+	}
 	if (exec_was_started(x))
 		put_started(s);
 	s->started_sent = true;
-	s->holds_opened = false;
-	ev_timer_stop(s->set->loop, &s->timer);
+	if (now)
+		session_unhold(s);
+	else if (s->holds)
+		hold(s, STARTED_HOLD_MS);
 	if (s->only_start && exec_was_started(x))
 		session_close_when_sent(s);
 }
@@ -132,9 +150,7 @@ static int attach(struct session *s, struct exec *x, Sandgate__Role role, uint64
 	if (role == SANDGATE__ROLE__ROLE_CONTROL) {
 		put_exec_state(s, x);
 	} else if (exec_state(x) == EXEC_STARTING) {
-		s->holds_opened = true;
-		ev_timer_set(&s->timer, OPENED_HOLD_MS / 1000.0, 0);
-		ev_timer_start(s->set->loop, &s->timer);
+		hold(s, OPENED_HOLD_MS);
 	}
 	return 0;
 }

@@ -59,8 +59,10 @@
 /* Execs in one ExecList frame, so that it stays under FRAME_MAX_TO_HOST. */
 #define LIST_FRAME_EXECS 64
 
-/* Opened waits so long for Started, so that both leave in one write (ms). */
+/* Opened waits so long for Started, and Started for output or Exit, so that they leave in
+ * one write (ms): under emulation a packet costs as much as a tenth of a spawn. */
 #define OPENED_HOLD_MS 100
+#define STARTED_HOLD_MS 10
 
 /* ---- execs ---- */
 
@@ -106,6 +108,9 @@
 
 /* Unsent output that an attached owner may be behind before its pipes are not read. */
 #define OWNER_WINDOW (256 * KIB)
+
+/* Capacity of an output pipe (bytes, F_SETPIPE_SZ). */
+#define OUTPUT_PIPE (256 * KIB)
 
 /* Input accepted for a process that does not read it (bytes): then stdin stalls. */
 #define STDIN_WINDOW (64 * KIB)
