@@ -279,9 +279,10 @@
 #define BOOT_DEADLINE_S 60      /* from the start of a VM to its agent's first answer */
 #define DEVICE_DEADLINE_MS 5000 /* until a VM's vsock device has made its socket */
 #define DELETE_CANCEL_MS 3000   /* calls get this long to end by themselves */
-#define SPARE_DELAY_MS 3        /* the next spare link is made this long after one was taken */
-#define SPARE_RETRY_MS 500      /* … and this long after one died */
-#define KVM_TRIAL_S 8           /* a trial boot that takes longer says: no KVM here */
+#define SPARE_DELAY_MS \
+	25 /* the next spare link is made so long after one was taken: past a short exec */
+#define SPARE_RETRY_MS 500 /* … and this long after one died */
+#define KVM_TRIAL_S 8      /* a trial boot that takes longer says: no KVM here */
 
 /* Host memory that guests may not take (MiB), and what one VM costs besides its RAM. */
 #define HOST_RESERVE_MIB 256
