@@ -140,9 +140,13 @@ static int open_listeners(struct agent *a, struct err *e)
 	return 0;
 }
 
+/* A daemon ends when it is told to. Init does not: the kernel drops signals to it that it
+ * does not handle, and so root in an exec cannot end the machine; Shutdown does that. */
 static void start_signals(struct agent *a)
 {
 	static const int numbers[] = {SIGTERM, SIGINT};
+	if (getpid() == 1)
+		return;
 	for (size_t i = 0; i < 2; i++) {
 		ev_signal_init(&a->terminate[i], on_terminate, numbers[i]);
 		a->terminate[i].data = a;

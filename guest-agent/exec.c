@@ -228,9 +228,13 @@ void exec_step(struct exec *x)
 
 static void close_child_fds(struct exec *x)
 {
-	for (int i = 0; i < 3; i++)
-		if (x->child_fds[i] >= 0 && (i == 0 || x->child_fds[i] != x->child_fds[i - 1]))
-			close(x->child_fds[i]);
+	const int *fds = x->child_fds;
+	if (fds[0] >= 0 && fds[0] != x->env->null_fd)
+		close(fds[0]);
+	if (fds[1] >= 0)
+		close(fds[1]);
+	if (fds[2] >= 0 && fds[2] != fds[1])
+		close(fds[2]);
 	x->child_fds[0] = x->child_fds[1] = x->child_fds[2] = -1;
 }
 
@@ -277,7 +281,7 @@ static int open_stdin(struct exec *x)
 	int feed_fd = -1;
 
 	if (x->req.stdin_len == 0 && !x->req.stdin_open) {
-		x->child_fds[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+		x->child_fds[0] = x->env->null_fd;
 	} else {
 		int fds[2];
 		if (pipe2(fds, O_CLOEXEC) < 0)

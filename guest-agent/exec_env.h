@@ -19,6 +19,7 @@ struct exec_env {
 	const struct config *config;
 	struct cgroup_tree *tree;
 	struct spawner *spawner;
+	int null_fd; /* /dev/null, whatever an exec does to /dev */
 	/* spawn_start() and spawn_cancel(), but for tests that must run nothing. */
 	struct spawn *(*spawn)(struct spawner *s, const struct spawn_plan *plan,
 	                       void (*on_done)(const struct spawn_result *r, void *arg),

@@ -1,8 +1,11 @@
 #include "guest-agent/exec_table.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
+#include <unistd.h>
 
 #include "guest-agent/clock.h"
 #include "proto/limits.h"
@@ -203,8 +206,15 @@ struct exec_table *exec_table_create(struct ev_loop *loop, const struct config *
 		err_set(e, ERR_INTERNAL, "out of memory");
 		return NULL;
 	}
+	int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (null_fd < 0) {
+		err_errno(e, ERR_INTERNAL, errno, "/dev/null");
+		free(t);
+		return NULL;
+	}
 	t->env = (struct exec_env){
 	    .loop = loop,
+	    .null_fd = null_fd,
 	    .config = config,
 	    .tree = tree,
 	    .spawner = spawner,
@@ -234,6 +244,7 @@ void exec_table_destroy(struct exec_table *t)
 	}
 	while (!TAILQ_EMPTY(&t->tombs))
 		drop_tomb(t, TAILQ_FIRST(&t->tombs));
+	close(t->env.null_fd);
 	free(t);
 }
 
