@@ -88,6 +88,13 @@ class Bridge:
         return [pid for pid, words, root in processes()
                 if (name in words or name in root) and "vsock-device" not in words]
 
+    def machine(self, sandbox):
+        """Of those, the process that the others hang on: to stop it stops the guest."""
+        pids = self.guests(sandbox)
+        parent = lambda pid: int(pathlib.Path(f"/proc/{pid}/stat").read_text()
+                                 .rsplit(")", 1)[1].split()[1])
+        return next(pid for pid in pids if parent(pid) not in pids)
+
     def directory_of(self, sandbox):
         return self.state / "vm" / sandbox.id.rsplit("-", 1)[-1]
 

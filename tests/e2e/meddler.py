@@ -34,17 +34,16 @@ class Agent:
 class Meddler:
     def __init__(self, directory, agent):
         self.agent, self.path = agent, str(directory / "meddler.sock")
-        self.answer = None  # bytes sent in place of the agent's, or None: pass on
-        self.budget = None  # bytes of the agent passed on before the cut, or None
-        self.mute = False   # accept, and never say a word
+        self.behave()
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)
         self.listener.listen(64)
         threading.Thread(target=self.accept, daemon=True).start()
 
     def behave(self):
-        self.answer = self.budget = None
-        self.mute = False
+        self.answer = None  # what each connection gets in place of the agent's bytes: a function
+        self.budget = None  # how many bytes of the agent each gets before the cut: a function
+        self.mute = False   # accept, and never say a word
 
     def accept(self):
         while True:
@@ -56,22 +55,26 @@ class Meddler:
 
     def serve(self, bridge):
         with bridge, socket.socket(socket.AF_UNIX) as agent:
-            agent.connect(self.agent.path)
+            if agent.connect_ex(self.agent.path) != 0:
+                return
             threading.Thread(target=self.forward, args=(bridge, agent), daemon=True).start()
+            budget = self.budget and self.budget()
             try:
                 while data := agent.recv(65536):
                     if self.mute:
                         continue
-                    if self.answer is not None:
-                        bridge.sendall(self.answer)
+                    if self.answer:
+                        bridge.sendall(self.answer())
                         return
-                    if self.budget is not None:
-                        data, self.budget = data[:self.budget], self.budget - len(data)
+                    if budget is not None:
+                        data, budget = data[:budget], budget - len(data)
                     bridge.sendall(data)
-                    if self.budget is not None and self.budget <= 0:
+                    if budget is not None and budget <= 0:
                         return
             except OSError:
                 pass
+            finally:
+                self.shut(bridge)  # forward() is in a read, which a close would not end
 
     def forward(self, bridge, agent):
         try:
@@ -80,10 +83,14 @@ class Meddler:
         except OSError:
             pass
         finally:
-            try:
-                agent.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+            self.shut(agent)
+
+    @staticmethod
+    def shut(sock):
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
 
     def stop(self):
         self.listener.close()

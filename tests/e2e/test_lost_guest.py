@@ -33,9 +33,8 @@ def test_killed_vm_harms_no_other(bridge, sandbox, victim):
 
 
 def test_stopped_vm_is_told_of_and_goes_on(bridge, sandbox, victim):
-    pids = bridge.guests(victim)
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    machine = bridge.machine(victim)
+    os.kill(machine, signal.SIGSTOP)
     try:
         began = time.monotonic()
         reply = victim.exec("echo ok", timeout_seconds=5, timeout=60)
@@ -43,23 +42,20 @@ def test_stopped_vm_is_told_of_and_goes_on(bridge, sandbox, victim):
         assert time.monotonic() - began < 30
         assert sandbox.out("echo ok") == "ok\n"
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        os.kill(machine, signal.SIGCONT)
     until(lambda: victim.exec("echo back").status == 200, 30, "the guest's return")
 
 
 def test_stopped_vm_in_the_middle_of_a_stream(bridge, victim):
     stream = victim.stream("echo up; sleep 3", timeout_seconds=5, timeout=90)
     stream.until("stdout")
-    pids = bridge.guests(victim)
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    machine = bridge.machine(victim)
+    os.kill(machine, signal.SIGSTOP)
     try:
         rest = list(stream)
         assert rest[-1].name == "error" and rest[-1].data["code"] in LOST, rest
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        os.kill(machine, signal.SIGCONT)
 
 
 def test_crashed_kernel(victim):
