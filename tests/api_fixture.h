@@ -1,5 +1,5 @@
 /*
- * For check_hub.c and check_call.c: the API over its real HTTP server, links and sandboxes,
+ * For check_hub.c, check_call.c and check_idle.c: the API over its real HTTP server, links and sandboxes,
  * with an agent and clients in the same thread. The agent knows one exec, "x", whose output
  * and end the test scripts. `until` turns the loop until a condition holds.
  */
@@ -70,7 +70,8 @@ static struct {
 	/* the exec "x" */
 	struct bytes output;
 	bool finished, vanished;
-	unsigned cancelled, started, attached;
+	bool exists; /* a start is a repetition: it watches */
+	unsigned cancelled, started, attached, listed;
 	Sandgate__CancelReason reason;
 	ev_timer tick;
 } fx;
@@ -124,13 +125,14 @@ static inline void put_opened(struct peer *p)
 	put(p, &f, SANDGATE__GUEST_FRAME__BODY_OPENED);
 }
 
-static inline void put_started(struct peer *p, bool existing)
+static inline void put_started(struct peer *p, bool existing, bool owner)
 {
 	Sandgate__GuestFrame f = SANDGATE__GUEST_FRAME__INIT;
 	Sandgate__Started s = SANDGATE__STARTED__INIT;
 	s.exec_id = (char *)"x";
 	s.started_at_ms = 1;
 	s.existing = existing;
+	s.owner = owner;
 	f.started = &s;
 	put(p, &f, SANDGATE__GUEST_FRAME__BODY_STARTED);
 }
@@ -165,6 +167,21 @@ static inline void put_done(struct peer *p)
 	Sandgate__Done d = SANDGATE__DONE__INIT;
 	f.done = &d;
 	put(p, &f, SANDGATE__GUEST_FRAME__BODY_DONE);
+}
+
+static inline void put_list(struct peer *p)
+{
+	Sandgate__GuestFrame f = SANDGATE__GUEST_FRAME__INIT;
+	Sandgate__ExecList l = SANDGATE__EXEC_LIST__INIT;
+	Sandgate__ExecState s = SANDGATE__EXEC_STATE__INIT, *execs[] = {&s};
+	s.exec_id = (char *)"x";
+	s.has_deadline = !fx.finished;
+	l.execs = execs;
+	l.n_execs = 1;
+	f.exec_list = &l;
+	put(p, &f, SANDGATE__GUEST_FRAME__BODY_EXEC_LIST);
+	put_done(p);
+	fx.listed++;
 }
 
 static inline void put_not_found(struct peer *p)
@@ -220,10 +237,14 @@ static inline void agent_open(struct peer *p, const Sandgate__Open *o)
 	case SANDGATE__OPEN__OP_EXEC_INFO:
 		put_state(p);
 		break;
+	case SANDGATE__OPEN__OP_LIST_EXECS:
+		put_list(p);
+		break;
 	case SANDGATE__OPEN__OP_EXEC:
 		fx.started++;
-		p->watches = p->owns = true;
-		put_started(p, false);
+		p->watches = true;
+		p->owns = !fx.exists;
+		put_started(p, fx.exists, p->owns);
 		break;
 	case SANDGATE__OPEN__OP_ATTACH:
 		fx.attached++;
@@ -231,7 +252,7 @@ static inline void agent_open(struct peer *p, const Sandgate__Open *o)
 		p->owns = o->attach->role == SANDGATE__ROLE__ROLE_OWNER;
 		p->next = o->attach->offset;
 		if (p->watches)
-			put_started(p, true);
+			put_started(p, true, p->owns);
 		else
 			put_state(p);
 		break;

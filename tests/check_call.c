@@ -40,6 +40,17 @@ static bool nobody_is_attached(void *arg)
 	return agent_watchers() == 0;
 }
 
+/* Everything that the agent has written is out of its hands. */
+static bool is_delivered(void *arg)
+{
+	(void)arg;
+	for (size_t i = 0; i < fx.agent_count; i++)
+		if (fx.agents[i].fd >= 0 && fx.agents[i].watches &&
+		    (fx.agents[i].next < fx.output.len || fx.agents[i].out.len > 0))
+			return false;
+	return true;
+}
+
 #define UNTIL(condition, arg) until(condition, (void *)(uintptr_t)(arg), &client, 1)
 
 static void start(const char *path)
@@ -105,6 +116,37 @@ START_TEST(a_client_that_goes_cancels)
 }
 END_TEST
 
+START_TEST(the_output_so_far_is_told_of_a_lost_exec)
+{
+	unsigned none = 0;
+	request(&client, "POST", "/exec", "Content-Type: application/json\r\n", EXEC);
+	UNTIL(is_attached, &none);
+	agent_writes("so far \xff");
+	UNTIL(is_delivered, NULL);
+	fx.vanished = true;
+	agent_cut();
+	UNTIL(client_has, "\"code\":\"sandbox.lost\"");
+	ck_assert(has(&client, "\"partial\":{\"stdout\":\"so far \xef\xbf\xbd\",\"stderr\":\"\","
+	                       "\"stdout_bytes\":8,\"stderr_bytes\":0}"));
+}
+END_TEST
+
+START_TEST(a_repeated_start_gets_the_result_and_ends_nothing)
+{
+	fx.exists = true;
+	start(_i == 0 ? "/exec" : "/exec/stream");
+	if (_i == 1) {
+		UNTIL(client_has, "\"type\":\"start\"");
+		peer_close(&client);
+		UNTIL(nobody_is_attached, NULL);
+		ck_assert_uint_eq(fx.cancelled, 0);
+		return;
+	}
+	fx.finished = true;
+	UNTIL(client_has, "\"outcome\":\"exited\",\"exit_code\":7");
+}
+END_TEST
+
 START_TEST(a_deleted_sandbox_cancels_and_waits_for_the_result)
 {
 	struct err e;
@@ -158,6 +200,8 @@ int main(void)
 	tcase_add_loop_test(t, a_lost_link_is_attached_again_where_it_broke, 0, 2);
 	tcase_add_loop_test(t, an_exec_that_is_gone_after_the_break_is_lost, 0, 2);
 	tcase_add_loop_test(t, a_client_that_goes_cancels, 0, 2);
+	tcase_add_test(t, the_output_so_far_is_told_of_a_lost_exec);
+	tcase_add_loop_test(t, a_repeated_start_gets_the_result_and_ends_nothing, 0, 2);
 	tcase_add_test(t, a_deleted_sandbox_cancels_and_waits_for_the_result);
 	tcase_add_test(t, shutting_down_leaves_the_exec_for_a_successor);
 	tcase_add_test(t, a_detached_start_is_answered_at_once);

@@ -40,6 +40,12 @@ static bool one_session(void *arg)
 	return agent_watchers() == 1;
 }
 
+static bool attached_again(void *arg)
+{
+	(void)arg;
+	return agent_watchers() == 1 && fx.attached == 2;
+}
+
 static bool no_session(void *arg)
 {
 	(void)arg;
@@ -150,6 +156,47 @@ START_TEST(an_id_of_the_future_is_refused)
 }
 END_TEST
 
+static void break_link_after_a(void)
+{
+	watch("");
+	agent_writes("a");
+	UNTIL(all_have, "\"chunk\":\"a\"");
+	agent_cut();
+}
+
+START_TEST(a_lost_link_is_attached_again_where_it_broke)
+{
+	break_link_after_a();
+	UNTIL(attached_again, NULL);
+	agent_writes("b");
+	fx.finished = true;
+	UNTIL(all_have, "\"type\":\"exit\",\"exit_code\":7");
+	ck_assert(has(&clients[0], "\"chunk\":\"b\"") && !has(&clients[0], "\"type\":\"error\""));
+}
+END_TEST
+
+START_TEST(an_exec_that_is_gone_after_the_break_is_lost)
+{
+	break_link_after_a();
+	fx.vanished = true;
+	UNTIL(all_have, "\"code\":\"sandbox.lost\"");
+}
+END_TEST
+
+START_TEST(each_watcher_is_told_whether_its_own_text_was_repaired)
+{
+	agent_writes("\xff");
+	watch("");
+	watch("Last-Event-ID: x:1\r\n");
+	UNTIL(all_have, "\"type\":\"start\"");
+	UNTIL(one_session, NULL);
+	fx.finished = true;
+	UNTIL(all_have, "\"type\":\"exit\"");
+	ck_assert(has(&clients[0], "\"encoding_lossy\":true"));
+	ck_assert(has(&clients[1], "\"encoding_lossy\":false"));
+}
+END_TEST
+
 START_TEST(shutting_down_tells_every_watcher)
 {
 	watch("");
@@ -171,6 +218,9 @@ int main(void)
 	tcase_add_test(t, one_that_stands_in_a_character_does_not_join_one_that_does_not);
 	tcase_add_test(t, a_slow_watcher_gets_a_gap_and_stalls_nobody);
 	tcase_add_test(t, the_last_one_that_goes_closes_the_session);
+	tcase_add_test(t, a_lost_link_is_attached_again_where_it_broke);
+	tcase_add_test(t, an_exec_that_is_gone_after_the_break_is_lost);
+	tcase_add_test(t, each_watcher_is_told_whether_its_own_text_was_repaired);
 	tcase_add_test(t, the_terminal_events_id_gets_204);
 	tcase_add_test(t, an_id_of_the_future_is_refused);
 	tcase_add_test(t, shutting_down_tells_every_watcher);

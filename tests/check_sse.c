@@ -142,6 +142,29 @@ START_TEST(the_terminal_id_is_no_other_events)
 }
 END_TEST
 
+static bool ends_lossy(const char *bytes)
+{
+	Sandgate__Result r = SANDGATE__RESULT__INIT;
+	r.outcome = SANDGATE__OUTCOME__OUTCOME_EXITED;
+	feed(OUT, 0, bytes);
+	sse_exit(&text, &out, &r, false);
+	return memmem(out.data, out.len, "\"encoding_lossy\":true", 21) != NULL;
+}
+
+START_TEST(the_end_tells_of_repaired_characters)
+{
+	static const char *const bytes[] = {"\xe2\x82\xac", "a\xff", "cut short \xe2\x82"};
+	ck_assert_int_eq(ends_lossy(bytes[_i]), _i > 0);
+}
+END_TEST
+
+START_TEST(base64_is_never_lossy)
+{
+	text.base64 = true;
+	ck_assert(!ends_lossy("\xff"));
+}
+END_TEST
+
 START_TEST(an_error_can_be_resumed_from)
 {
 	struct err e;
@@ -186,6 +209,8 @@ int main(void)
 	tcase_add_test(t, base64_holds_nothing_back);
 	tcase_add_test(t, a_gap_moves_on);
 	tcase_add_test(t, the_terminal_id_is_no_other_events);
+	tcase_add_loop_test(t, the_end_tells_of_repaired_characters, 0, 3);
+	tcase_add_test(t, base64_is_never_lossy);
 	tcase_add_test(t, an_error_can_be_resumed_from);
 	tcase_add_test(t, ids_are_parsed_whole);
 	suite_add_tcase(s, t);

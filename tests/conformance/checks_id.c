@@ -4,27 +4,49 @@
 #include "proto/limits.h"
 #include "tests/conformance/ask.h"
 
-static bool started_existing(const struct target *t, Sandgate__Exec *e, struct conn **out)
+static Sandgate__Started *start(const struct target *t, Sandgate__Exec *e, struct conn **out)
 {
 	*out = ask_session(t, SANDGATE__OPEN__OP_EXEC, e);
-	return ask_next(*out, SANDGATE__GUEST_FRAME__BODY_STARTED)->started->existing;
+	return ask_next(*out, SANDGATE__GUEST_FRAME__BODY_STARTED)->started;
 }
 
 static void repeat_while_running(const struct target *t)
 {
 	Sandgate__Exec e = ask_sh("echo run >> /tmp/$ID; sleep 0.5; cat /tmp/$ID; rm /tmp/$ID");
 	Sandgate__EnvVar id = SANDGATE__ENV_VAR__INIT, *env[] = {&id};
-	struct conn *first, *second;
+	struct conn *c[2];
 
 	id.name = ask_text("ID");
 	id.value = ask_text(e.exec_id);
 	e.env = env;
 	e.n_env = 1;
-	expect(!started_existing(t, &e, &first), "a new exec is said to exist");
-	expect(started_existing(t, &e, &second), "the repeated start is said to be new");
-	struct ask_end end = ask_end(second, 0);
-	ask_expect(&end, SANDGATE__OUTCOME__OUTCOME_EXITED, 0);
-	ask_expect_text(&end, SANDGATE__STREAM__STREAM_STDOUT, "run\n");
+	Sandgate__Started *first = start(t, &e, &c[0]), *second = start(t, &e, &c[1]);
+	expect(!first->existing && first->owner, "a new exec is said to exist, or unowned");
+	expect(second->existing, "the repeated start is said to be new");
+	expect(!second->owner, "the repeated start took the exec from its owner");
+	for (int i = 0; i < 2; i++) {
+		struct ask_end end = ask_end(c[i], 0);
+		ask_expect(&end, SANDGATE__OUTCOME__OUTCOME_EXITED, 0);
+		ask_expect_text(&end, SANDGATE__STREAM__STREAM_STDOUT, "run\n");
+	}
+}
+
+static void repeat_after_a_lost_link(const struct target *t)
+{
+	Sandgate__Exec e = ask_sh("echo one; sleep 1; echo two");
+	struct conn *c;
+
+	e.link_grace_ms = 500;
+	start(t, &e, &c);
+	ask_until(c, "one");
+	conn_close(c);
+	while (!start(t, &e, &c)->owner) { /* until the agent has seen that */
+		conn_close(c);
+		ask_pause();
+	}
+	struct ask_end all = ask_end(c, 0);
+	ask_expect(&all, SANDGATE__OUTCOME__OUTCOME_EXITED, 0);
+	ask_expect_text(&all, SANDGATE__STREAM__STREAM_STDOUT, "one\ntwo\n");
 }
 
 static void repeat_when_finished(const struct target *t)
@@ -34,7 +56,7 @@ static void repeat_when_finished(const struct target *t)
 
 	e.keep_output = true;
 	ask_run(t, &e);
-	expect(started_existing(t, &e, &c), "the repeated start ran it again");
+	expect(start(t, &e, &c)->existing, "the repeated start ran it again");
 	struct ask_end end = ask_end(c, 0);
 	ask_expect(&end, SANDGATE__OUTCOME__OUTCOME_EXITED, 6);
 	ask_expect_text(&end, SANDGATE__STREAM__STREAM_STDOUT, "out\n");
@@ -147,7 +169,8 @@ static void what_to_run(const struct target *t)
 }
 
 static const struct check checks[] = {
-    {10, "a repeated start attaches to the running exec", repeat_while_running},
+    {10, "a repeated start watches the running exec", repeat_while_running},
+    {10, "a repeated start takes up an exec whose owner was lost", repeat_after_a_lost_link},
     {10, "a repeated start returns the retained result", repeat_when_finished},
     {10, "the same id with another request is a conflict", conflict},
     {10, "a forgotten id that was never seen refuses a late start", tombstone},

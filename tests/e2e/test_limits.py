@@ -3,6 +3,8 @@ import time
 
 import pytest
 
+from client import until
+
 
 def used_ms(result):
     return result["usage"]["cpu_user_ms"] + result["usage"]["cpu_system_ms"]
@@ -36,9 +38,9 @@ def test_pids(sandbox):
 
 
 def test_default_pids(sandbox):
-    text = sandbox.out("cat /sys/fs/cgroup/sandgate/exec/*/pids.max "
-                       "/sys/fs/cgroup/pids.max 2>/dev/null || true")
-    assert "4096" in text or text == ""
+    """4096, or less where the guest is too small for so many."""
+    text = sandbox.out("cat /sys/fs/cgroup/sandgate/exec/*/pids.max")
+    assert all(line != "max" and 256 <= int(line) <= 4096 for line in text.split()), text
 
 
 def test_cpus(sandbox):
@@ -164,6 +166,7 @@ def test_thousand_and_one_execs(bridge):
         assert refused.status == 429 and refused.code == "quota.exceeded", refused.body
         first = own.client.get(own.path + "/execs?limit=1").json["items"][0]["exec_id"]
         assert own.forget(first).status == 204
-        assert own.run("echo ok")["stdout"] == "ok\n"
+        assert until(lambda: (r := own.exec("echo ok")).status == 200 and r, 5,
+                     "a free slot").json["stdout"] == "ok\n"
     finally:
         own.delete()
