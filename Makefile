@@ -133,8 +133,10 @@ fuzz: deps  ## run the fuzzers (FUZZ_SECONDS each, default 60)
 
 lint: headers  ## compile each header alone, check formatting and common mistakes
 	clang-format --dry-run --Werror $(C_FILES)
-	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr \
-		--enable=warning,portability -I. -I$(B) $(PROTO_SRC) $(AGENT_SRC) $(BRIDGE_SRC)
+	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --enable=warning,portability \
+		$(patsubst %,--include=%,$(wildcard /usr/include/*/sys/queue.h) /usr/include/jansson.h) \
+		-D__$(shell uname -m)__ -DPROTOBUF_C_VERSION_NUMBER=1004000 -I. -I$(B) \
+		$(PROTO_SRC) $(AGENT_SRC) $(BRIDGE_SRC)
 
 unit: $(CHECKS)  ## run the unit tests
 	@set -e; for c in $(CHECKS); do $$c; done
