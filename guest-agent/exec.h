@@ -77,6 +77,7 @@ const Sandgate__Result *exec_result(const struct exec *x); /* NULL while it runs
 /* `s` points into `x`, until the loop runs on. */
 void exec_describe(const struct exec *x, Sandgate__ExecState *s);
 bool exec_has_peers(const struct exec *x);
+bool exec_lacks_owner(const struct exec *x); /* it runs, and nobody's going would end it */
 bool exec_owns_pid(const struct exec *x, pid_t pid);
 uint64_t exec_cpu_us(struct exec *x);
 

@@ -186,6 +186,11 @@ bool exec_has_peers(const struct exec *x)
 	return x->peers != NULL;
 }
 
+bool exec_lacks_owner(const struct exec *x)
+{
+	return x->state != EXEC_FINISHED && x->owner == NULL;
+}
+
 bool exec_owns_pid(const struct exec *x, pid_t pid)
 {
 	return x->pid == pid && !x->reaped;

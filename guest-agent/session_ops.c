@@ -60,6 +60,7 @@ static void put_started(struct session *s)
 	m.exec_id = (char *)exec_request(s->peer.exec)->id;
 	m.started_at_ms = exec_started_at(s->peer.exec);
 	m.existing = s->existing;
+	m.owner = s->peer.role == SANDGATE__ROLE__ROLE_OWNER;
 	g.body_case = SANDGATE__GUEST_FRAME__BODY_STARTED;
 	g.started = &m;
 	session_put(s, &g);
@@ -155,15 +156,16 @@ static int attach(struct session *s, struct exec *x, Sandgate__Role role, uint64
 	return 0;
 }
 
-/* A detached exec has no owner from the start: its session only waits for Started. */
+/* A detached exec has no owner from the start: its session only waits for Started. A
+ * repeated start takes the exec from nobody. */
 static int op_exec(struct session *s, Sandgate__Exec *m, struct err *e)
 {
 	struct exec *x = exec_table_start(table_of(s), m, &s->existing, e);
 	if (x == NULL)
 		return -1;
 	s->only_start = exec_request(x)->detached;
-	return attach(s, x,
-	              s->only_start ? SANDGATE__ROLE__ROLE_OUTPUT : SANDGATE__ROLE__ROLE_OWNER,
+	bool watches = s->only_start || (s->existing && !exec_lacks_owner(x));
+	return attach(s, x, watches ? SANDGATE__ROLE__ROLE_OUTPUT : SANDGATE__ROLE__ROLE_OWNER,
 	              0, e);
 }
 

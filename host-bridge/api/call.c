@@ -12,10 +12,6 @@
 
 #define REATTACH_TRIES 3
 
-/* Whether this call started the exec, or repeats a request whose exec was there: then its
- * end is not ours to cause, nor its output ours to drop. */
-enum call_part { PART_UNKNOWN, PART_STARTER, PART_REPEATER };
-
 enum call_state { CALL_OPENING, CALL_RUNNING, CALL_ATTACHING };
 
 struct call {
@@ -31,9 +27,10 @@ struct call {
 	struct dial dial;
 	ev_timer watchdog; /* the guest is silent past the exec's own deadline */
 	unsigned attach_tries;
-	enum call_part part;
-	bool owner; /* the session's role: it may cancel */
-	bool going; /* the sandbox is being ended; the Cancel is sent */
+	bool owner;  /* of the exec: it may cancel, and drop the output. Else one that watches:
+	              * a repetition of the request whose exec has an owner */
+	bool going;  /* the sandbox is being ended; the Cancel is sent */
+	bool paused; /* for a slow client */
 	bool stdin_closed;
 };
 
@@ -82,7 +79,7 @@ static void call_finish(struct call *c, Sandgate__Result *result, uint64_t end)
 	r->on_room = NULL;
 	r->outcome = result_outcome_name(result->outcome);
 	metrics_exec(r->api->metrics, result->outcome, ev_now(r->api->loop) - r->received);
-	if (!c->q->exec.keep_output && c->part != PART_REPEATER)
+	if (!c->q->exec.keep_output && c->owner)
 		dial_release(&c->dial);
 	call_output_finish(&c->out, result, end);
 	call_destroy(c);
@@ -95,12 +92,17 @@ static const char *started(const struct call *c, bool sent)
 	return c->state == CALL_ATTACHING || sent ? "unknown" : "no";
 }
 
+/* The end of an exec waits behind its output: time that the client takes is not counted. */
 static void on_watchdog(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct call *c = w->data;
 	struct err e;
-	(void)loop;
 	(void)revents;
+	if (c->paused) {
+		ev_timer_set(w, EXEC_WATCHDOG_S, 0.);
+		ev_timer_start(loop, w);
+		return;
+	}
 	err_set(&e, ERR_TIMEOUT, "the guest did not report the end of the exec");
 	call_fail(c, &e, started(c, true));
 }
@@ -110,7 +112,7 @@ static void on_watchdog(struct ev_loop *loop, ev_timer *w, int revents)
 static void on_gone(struct api_request *r)
 {
 	struct call *c = r->owner;
-	if (c->owner && c->part != PART_REPEATER)
+	if (c->owner)
 		dial_cancel(&c->dial, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL);
 	call_destroy(c);
 }
@@ -118,6 +120,7 @@ static void on_gone(struct api_request *r)
 static void on_client_room(struct api_request *r)
 {
 	struct call *c = r->owner;
+	c->paused = false;
 	if (c->dial.link != NULL)
 		link_resume(c->dial.link);
 }
@@ -146,6 +149,7 @@ static void on_started(struct call *c, const Sandgate__Started *s)
 {
 	bool first = c->state == CALL_OPENING;
 	c->state = CALL_RUNNING;
+	c->owner = s->owner;
 	if (c->kind == CALL_START)
 		c->r->on_gone = NULL;
 	call_output_started(&c->out, s->started_at_ms);
@@ -153,10 +157,7 @@ static void on_started(struct call *c, const Sandgate__Started *s)
 		call_destroy(c);
 		return;
 	}
-	if (!first)
-		return;
-	c->part = s->existing ? PART_REPEATER : PART_STARTER;
-	if (c->q->stdin_rest_len > 0)
+	if (first && !s->existing && c->q->stdin_rest_len > 0)
 		send_stdin(c, NULL);
 }
 
@@ -168,7 +169,8 @@ static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
 		on_started(c, f->started);
 		break;
 	case SANDGATE__GUEST_FRAME__BODY_OUTPUT:
-		if (!call_output_chunk(&c->out, f->output))
+		c->paused = !call_output_chunk(&c->out, f->output);
+		if (c->paused)
 			link_pause(d->link);
 		break;
 	case SANDGATE__GUEST_FRAME__BODY_GAP:
@@ -193,7 +195,6 @@ static int reattach(struct call *c, struct err *e)
 	Sandgate__Attach attach = SANDGATE__ATTACH__INIT;
 	attach.exec_id = c->q->exec_id;
 	attach.offset = call_output_next(&c->out);
-	c->owner = c->kind != CALL_START && c->part != PART_REPEATER;
 	attach.role = c->owner ? SANDGATE__ROLE__ROLE_OWNER : SANDGATE__ROLE__ROLE_OUTPUT;
 	open.op_case = SANDGATE__OPEN__OP_ATTACH;
 	open.attach = &attach;
@@ -207,18 +208,18 @@ static void on_end(struct dial *d, const struct dial_end *end)
 	struct call *c = (struct call *)((char *)d - offsetof(struct call, dial));
 	struct err e = end->err;
 	bool lost = e.code == ERR_SANDBOX_LOST && end->sent && !c->going;
-	/* A repetition of the request takes the exec over: the starter takes it back, and the
-	 * repetition, which hears of that in the same way, goes on as a watcher. */
+	/* Another connection has attached as the owner: the result is still due. */
 	bool replaced = end->refused && end->opened && e.code == ERR_EXEC_ID_CONFLICT;
-	if (replaced && c->part != PART_STARTER)
-		c->part = PART_REPEATER;
+	if (replaced)
+		c->owner = false;
 	if (lost)
 		log_info("call", c->r->id, "the link to %s is lost", c->q->exec_id);
-	if ((replaced || (lost && c->attach_tries++ < REATTACH_TRIES)) && reattach(c, &e) == 0)
+	if ((replaced || lost) && c->attach_tries++ < REATTACH_TRIES && reattach(c, &e) == 0)
 		return;
 	if (c->attach_tries > 0 && !c->going) /* whatever attaching said, the result is lost */
 		err_set(&e, ERR_SANDBOX_LOST, "the connection to the sandbox was lost");
-	call_fail(c, &e, end->refused && c->attach_tries == 0 ? "no" : started(c, end->sent));
+	call_fail(c, &e,
+	          end->refused && c->state == CALL_OPENING ? "no" : started(c, end->sent));
 }
 
 static void on_going(struct dial *d, Sandgate__CancelReason reason)
