@@ -204,6 +204,7 @@
 #define LIST_LIMIT_MAX 1000
 #define METADATA_KEYS_MAX 64
 #define METADATA_BYTES_MAX (16 * KIB)
+#define PARTIAL_BYTES_MAX (64 * KIB) /* of each stream of a lost exec, in its error */
 #define AUTH_TOKENS_MAX 4096 /* lines of a token file: each costs a comparison a request */
 #define AUTH_LINE_MAX 512    /* bytes of one of them */
 #define REQUEST_ID_MAX 128   /* bytes of an X-Request-Id that is echoed */
@@ -266,7 +267,9 @@
 #define CONNECT_TRY_MS 1500       /* one try of it */
 #define CONNECT_BACKOFF_MIN_MS 5  /* pause between tries, doubled each time up to … */
 #define CONNECT_BACKOFF_MAX_MS 80 /* … this: a booting guest is noticed soon enough */
-#define SILENCE_DEADLINE_S 10     /* a link that owes an answer says nothing: probe */
+#define SILENCE_DEADLINE_S 10     /* an agent with calls in progress says nothing: ask it … */
+#define PING_DEADLINE_S 5         /* … and count it as lost when it is silent so long still */
+#define ANSWER_DEADLINE_S 20      /* each answer that an opened session owes */
 #define DRAIN_DEFAULT_S 20        /* --drain-seconds */
 #define LINK_LINGER_MS 1000       /* a closed link goes on sending what was queued */
 

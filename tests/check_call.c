@@ -126,8 +126,9 @@ START_TEST(the_output_so_far_is_told_of_a_lost_exec)
 	fx.vanished = true;
 	agent_cut();
 	UNTIL(client_has, "\"code\":\"sandbox.lost\"");
-	ck_assert(has(&client, "\"partial\":{\"stdout\":\"so far \xef\xbf\xbd\",\"stderr\":\"\","
-	                       "\"stdout_bytes\":8,\"stderr_bytes\":0}"));
+	ck_assert(has(&client,
+	              "\"partial\":{\"stdout\":\"so far \xef\xbf\xbd\",\"stderr\":\"\","
+	              "\"stdout_bytes\":8,\"stderr_bytes\":0}"));
 }
 END_TEST
 

@@ -171,7 +171,8 @@ START_TEST(a_lost_link_is_attached_again_where_it_broke)
 	agent_writes("b");
 	fx.finished = true;
 	UNTIL(all_have, "\"type\":\"exit\",\"exit_code\":7");
-	ck_assert(has(&clients[0], "\"chunk\":\"b\"") && !has(&clients[0], "\"type\":\"error\""));
+	ck_assert(has(&clients[0], "\"chunk\":\"b\"") &&
+	          !has(&clients[0], "\"type\":\"error\""));
 }
 END_TEST
 

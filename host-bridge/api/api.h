@@ -56,6 +56,7 @@ struct api_details {
 	uint64_t limit;          /* the bound that was passed, or the right offset */
 	int retry_after;         /* seconds; also sent as Retry-After; 0: none */
 	bool retry_known, retry; /* retryable, where the code alone does not tell */
+	const struct result_partial *partial; /* output of an exec whose end is not known */
 };
 
 extern const struct http_handlers api_handlers; /* `arg` is the struct api */

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "host-bridge/api/result_json.h"
+
 static const char *or_null(const char *text)
 {
 	return text != NULL && *text != '\0' ? text : NULL;
@@ -29,7 +31,7 @@ void api_error_members(struct json_out *out, const char *request_id, const struc
 	json_out_string(out, "exec_id", or_null(d->exec_id));
 	json_out_string(out, "status", d->status);
 	number(out, "retry_after_seconds", d->retry_after > 0, (uint64_t)d->retry_after);
-	json_out_null(out, "partial");
+	result_json_partial(out, "partial", d->partial);
 	json_out_end(out, '}');
 }
 

@@ -95,6 +95,7 @@ static int buffer_reserve(struct call_buffer *b, size_t need, size_t limit)
 static void buffer_add(struct call_buffer *b, const ProtobufCBinaryData *data, size_t limit)
 {
 	size_t n = limit - b->len < data->len ? limit - b->len : data->len;
+	b->seen += data->len;
 	if (b->cut || n == 0)
 		return;
 	if (b->len + n > b->room && buffer_reserve(b, b->len + n, limit) < 0) {
@@ -199,12 +200,29 @@ void call_output_finish(struct call_output *o, Sandgate__Result *result, uint64_
 	end_stream(o, &out);
 }
 
+/* The reply says how the output began, as far as an error may be long. */
+static void reply_failure(struct call_output *o, const struct err *e,
+                          const struct api_details *d)
+{
+	struct api_details all = *d;
+	struct result_partial p = {.base64 = o->q->base64};
+	for (int i = 0; i < 2; i++) {
+		const struct call_buffer *b = &o->streams[i];
+		size_t len = b->len < PARTIAL_BYTES_MAX ? b->len : PARTIAL_BYTES_MAX;
+		p.streams[i] = (struct result_stream){b->data, len};
+		p.bytes[i] = b->seen;
+	}
+	if (p.bytes[0] + p.bytes[1] > 0)
+		all.partial = &p;
+	api_fail(o->r, e, &all);
+}
+
 void call_output_fail(struct call_output *o, const struct err *e, const struct api_details *d)
 {
 	struct json_out out = {0};
 	ev_timer_stop(o->loop, &o->headers);
 	if (!o->open) {
-		api_fail(o->r, e, d);
+		reply_failure(o, e, d);
 		return;
 	}
 	sse_error(&o->text, &out, o->r->id, e, d);

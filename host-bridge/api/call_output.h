@@ -14,7 +14,8 @@
 struct call_buffer {
 	char *data;
 	size_t len, room;
-	bool cut; /* there is a hole: what follows is not kept */
+	uint64_t seen; /* bytes that came, kept or not */
+	bool cut;      /* there is a hole: what follows is not kept */
 };
 
 struct call_output {

@@ -15,8 +15,8 @@ struct watcher {
 	struct hub *hub;
 	struct api_request *r;
 	struct sse sse;
-	bool behind; /* over its high watermark: what comes now is skipped */
-	bool gapped;
+	bool behind;         /* over its high watermark: what comes now is skipped */
+	bool gapped, lossy;  /* what it was sent is not all, or not as it was */
 	uint64_t skipped[2]; /* bytes of each stream since then */
 };
 
@@ -31,6 +31,7 @@ struct hub {
 	struct sse_text text;
 	uint64_t started_at_ms;
 	bool attached;
+	bool retried; /* the link was lost; nothing was heard since */
 	LIST_HEAD(, watcher) watchers;
 };
 
@@ -120,11 +121,15 @@ static void broadcast(struct hub *h, struct json_out *events, unsigned stream, u
 {
 	struct watcher *w;
 	LIST_FOREACH (w, &h->watchers, entry) {
-		if (w->behind)
+		if (w->behind) {
 			w->skipped[stream] += bytes;
-		else if (events->len > 0)
+			continue;
+		}
+		w->lossy |= h->text.lossy;
+		if (events->len > 0)
 			w->behind = !sse_write(&w->sse, events);
 	}
+	h->text.lossy = false;
 	json_out_free(events);
 }
 
@@ -137,6 +142,7 @@ static void finish(struct hub *h, const Sandgate__Exit *x)
 		struct api_request *r = w->r;
 		struct sse_text text = h->text;
 		struct json_out last = {0};
+		text.lossy = w->lossy;
 		if (w->behind)
 			catch_up(w);
 		sse_exit(&text, &last, x->result, w->gapped);
@@ -223,6 +229,16 @@ static void attach(struct hub *h, struct sandbox *s)
 		fail(h, &e);
 }
 
+/* A link may break though the guest is well. */
+static bool attach_again(struct hub *h, const struct dial_end *end)
+{
+	if (!h->attached || h->retried || !end->opened || end->err.code != ERR_SANDBOX_LOST)
+		return false;
+	h->retried = true;
+	attach(h, h->sandbox);
+	return true;
+}
+
 /* The exec exists: the watcher's headers and its `start` go out. */
 static void begin(struct hub *h)
 {
@@ -284,6 +300,7 @@ static void on_output(struct hub *h, const Sandgate__Output *o)
 static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
 {
 	struct hub *h = (struct hub *)((char *)d - offsetof(struct hub, dial));
+	h->retried &= f->body_case == SANDGATE__GUEST_FRAME__BODY_STARTED;
 	switch (f->body_case) {
 	case SANDGATE__GUEST_FRAME__BODY_EXEC_STATE:
 		if (!h->attached)
@@ -307,7 +324,12 @@ static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
 static void on_end(struct dial *d, const struct dial_end *end)
 {
 	struct hub *h = (struct hub *)((char *)d - offsetof(struct hub, dial));
-	fail(h, &end->err);
+	struct err e = end->err;
+	if (attach_again(h, end))
+		return;
+	if (h->retried && e.code != ERR_SANDBOX_GONE) /* whatever attaching again said */
+		err_set(&e, ERR_SANDBOX_LOST, "the connection to the sandbox was lost");
+	fail(h, &e);
 }
 
 static const struct dial_handlers dial_handlers = {.on_frame = on_frame, .on_end = on_end};

@@ -186,13 +186,27 @@ void result_json(struct json_out *out, const char *exec_id, const Sandgate__Resu
 }
 
 void result_json_summary(struct json_out *out, const char *key, const char *exec_id,
-                         const Sandgate__Result *r, bool truncated)
+                         const Sandgate__Result *r, bool truncated, bool lossy)
 {
 	const struct kept k = {truncated && r->stdout_bytes > 0,
-	                       truncated && r->stderr_bytes > 0, false};
+	                       truncated && r->stderr_bytes > 0, lossy};
 	json_out_object(out, key);
 	front(out, exec_id, r);
 	back(out, r, &k);
+	json_out_end(out, '}');
+}
+
+void result_json_partial(struct json_out *out, const char *key, const struct result_partial *p)
+{
+	if (p == NULL) {
+		json_out_null(out, key);
+		return;
+	}
+	json_out_object(out, key);
+	stream(out, "stdout", &p->streams[0], p->bytes[0], p->base64);
+	stream(out, "stderr", &p->streams[1], p->bytes[1], p->base64);
+	json_out_int(out, "stdout_bytes", (int64_t)p->bytes[0]);
+	json_out_int(out, "stderr_bytes", (int64_t)p->bytes[1]);
 	json_out_end(out, '}');
 }
 
@@ -207,8 +221,8 @@ void result_json_exec(struct json_out *out, const Sandgate__ExecState *s)
 	result_instant_json(out, "finished_at", s->finished_at_ms);
 	result_instant_json(out, "retained_until", s->retained_until_ms);
 	if (s->result != NULL)
-		result_json_summary(out, "result", s->exec_id, s->result,
-		                    s->first_sequence > 0);
+		result_json_summary(out, "result", s->exec_id, s->result, s->first_sequence > 0,
+		                    false);
 	else
 		json_out_null(out, "result");
 	json_out_end(out, '}');

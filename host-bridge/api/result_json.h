@@ -17,13 +17,22 @@ struct result_stream {
 	size_t len;
 };
 
+/* What came of the output before the guest was lost. */
+struct result_partial {
+	struct result_stream streams[2];
+	uint64_t bytes[2]; /* … in all */
+	bool base64;
+};
+
 /* ExecResult. `base64` encodes the streams; else they are UTF-8 with U+FFFD repair. */
 void result_json(struct json_out *out, const char *exec_id, const Sandgate__Result *r,
                  const struct result_stream streams[2], bool base64);
 /* ExecSummary, as the member `key`: without the streams. `truncated`: not all of the output
- * can be had. */
+ * can be had; `lossy`: not all of it was UTF-8. */
 void result_json_summary(struct json_out *out, const char *key, const char *exec_id,
-                         const Sandgate__Result *r, bool truncated);
+                         const Sandgate__Result *r, bool truncated, bool lossy);
+/* PartialOutput, as the member `key`; null for none. */
+void result_json_partial(struct json_out *out, const char *key, const struct result_partial *p);
 /* Exec. */
 void result_json_exec(struct json_out *out, const Sandgate__ExecState *s);
 

@@ -56,11 +56,13 @@ void sse_start(struct sse_text *t, struct json_out *out, uint64_t started_at_ms)
 static void chunk(struct sse_text *t, struct json_out *out, unsigned stream, const char *data,
                   size_t len)
 {
+	out->repaired = false;
 	begin(t, out, sse_text_id(t), stream_names[stream]);
 	if (t->base64)
 		json_out_base64(out, "chunk", data, len);
 	else
 		json_out_bytes(out, "chunk", data, len);
+	t->lossy |= out->repaired;
 	end(out);
 }
 
@@ -157,7 +159,7 @@ void sse_exit(struct sse_text *t, struct json_out *out, const Sandgate__Result *
 	flush_held(t, out);
 	begin(t, out, t->next + 1, "exit");
 	json_out_int(out, "exit_code", r->exit_code);
-	result_json_summary(out, "result", t->exec_id, r, truncated);
+	result_json_summary(out, "result", t->exec_id, r, truncated, t->lossy);
 	end(out);
 }
 

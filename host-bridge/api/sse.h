@@ -27,6 +27,7 @@
 struct sse_text {
 	const char *exec_id;
 	bool base64;   /* chunks are whole bytes: nothing is held back */
+	bool lossy;    /* a chunk had bytes that were no UTF-8 */
 	uint64_t next; /* sequence number of the next raw byte expected */
 	char held[2][SSE_HELD_MAX];
 	uint8_t held_len[2];
