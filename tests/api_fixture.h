@@ -1,7 +1,7 @@
 /*
- * For check_hub.c, check_call.c and check_idle.c: the API over its real HTTP server, links and sandboxes,
- * with an agent and clients in the same thread. The agent knows one exec, "x", whose output
- * and end the test scripts. `until` turns the loop until a condition holds.
+ * For check_hub.c, check_call.c and check_idle.c: the API over its real HTTP server, links and
+ * sandboxes, with an agent and clients in the same thread. The agent knows one exec, "x", whose
+ * output and end the test scripts. `until` turns the loop until a condition holds.
  */
 #ifndef SANDGATE_API_FIXTURE_H
 #define SANDGATE_API_FIXTURE_H

@@ -556,6 +556,56 @@ START_TEST(paused_link_hands_over_what_came_before_the_hang_up)
 }
 END_TEST
 
+START_TEST(frame_that_is_expected_and_does_not_come_is_a_timeout)
+{
+	int fd;
+	struct link *l = opened(&fd);
+	link_expect(l, 20);
+	UNTIL(heard.closed);
+	ck_assert_int_eq(heard.why.code, ERR_TIMEOUT);
+	close(fd);
+}
+END_TEST
+
+static void on_later(struct ev_loop *el, ev_timer *w, int revents)
+{
+	(void)el;
+	(void)revents;
+	w->data = NULL;
+}
+
+/* Longer than what the link expects. */
+static void let_time_pass(void)
+{
+	ev_timer later;
+	ev_timer_init(&later, on_later, 0.06, 0.);
+	later.data = &later;
+	ev_timer_start(loop, &later);
+	UNTIL(later.data == NULL);
+}
+
+START_TEST(nothing_is_due_while_paused_or_when_the_expectation_is_withdrawn)
+{
+	int fd;
+	struct link *l = opened(&fd);
+	link_expect(l, 20);
+	if (_i == 0)
+		link_pause(l);
+	else
+		link_expect(l, 0);
+	let_time_pass();
+	ck_assert_int_eq(heard.closed, 0);
+	link_resume(l);
+	if (_i == 0) {
+		UNTIL(heard.closed);
+		ck_assert_int_eq(heard.why.code, ERR_TIMEOUT);
+	} else {
+		link_destroy(l, false);
+	}
+	close(fd);
+}
+END_TEST
+
 START_TEST(paused_link_stops_the_guest)
 {
 	static uint8_t junk[4096];
@@ -692,6 +742,9 @@ int main(void)
 	tcase_add_test(t, frame_split_at_any_byte_is_put_together);
 	tcase_add_test(t, paused_link_tells_a_hang_up_at_once);
 	tcase_add_test(t, paused_link_hands_over_what_came_before_the_hang_up);
+	tcase_add_test(t, frame_that_is_expected_and_does_not_come_is_a_timeout);
+	tcase_add_loop_test(t, nothing_is_due_while_paused_or_when_the_expectation_is_withdrawn,
+	                    0, 2);
 	tcase_add_test(t, paused_link_stops_the_guest);
 	tcase_add_test(t, link_may_be_destroyed_by_its_own_frame);
 	tcase_add_test(t, sender_is_told_to_stop_and_to_go_on);

@@ -56,6 +56,7 @@ static void answer_open(struct peer *p, const Sandgate__Open *o)
 	Sandgate__InfoReply info = SANDGATE__INFO_REPLY__INIT;
 	Sandgate__ExecState exec = SANDGATE__EXEC_STATE__INIT, *execs[] = {&exec};
 	Sandgate__ExecList list = SANDGATE__EXEC_LIST__INIT;
+	Sandgate__Done done = SANDGATE__DONE__INIT;
 	opened.protocol_version = PROTOCOL_VERSION;
 	answer(p, SANDGATE__GUEST_FRAME__BODY_OPENED, &opened);
 	exec.exec_id = "e1";
@@ -70,6 +71,7 @@ static void answer_open(struct peer *p, const Sandgate__Open *o)
 		list.execs = execs;
 		list.n_execs = agent.running_exec;
 		answer(p, SANDGATE__GUEST_FRAME__BODY_EXEC_LIST, &list);
+		answer(p, SANDGATE__GUEST_FRAME__BODY_DONE, &done);
 	} else if (o->op_case == SANDGATE__OPEN__OP_ATTACH) {
 		ck_assert_str_eq(o->attach->exec_id, "e1");
 		answer(p, SANDGATE__GUEST_FRAME__BODY_EXEC_STATE, &exec);

@@ -83,7 +83,7 @@ static void on_state(struct ask *a, const Sandgate__GuestFrame *f)
 	}
 	ev_timer_set(&c->wait, c->wait_seconds, 0.);
 	ev_timer_start(a->r->api->loop, &c->wait);
-	ask_attach(a, SANDGATE__ROLE__ROLE_OUTPUT, s->end_sequence, on_watch);
+	ask_attach(a, SANDGATE__ROLE__ROLE_OUTPUT, s->end_sequence, true, on_watch);
 }
 
 static void get(struct api_request *r, struct sandbox *s, char *data, size_t len)
@@ -150,7 +150,7 @@ static void kill_exec(struct api_request *r, struct sandbox *s, char *data, size
 	c->has_grace = f.grace_seconds.set;
 	c->grace_ms = (uint64_t)(f.grace_seconds.v * 1000);
 	c->wait_seconds = f.wait_seconds.set ? f.wait_seconds.v : KILL_WAIT_DEFAULT_S;
-	ask_attach(&c->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, on_kill);
+	ask_attach(&c->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, false, on_kill);
 }
 
 void api_exec_kill(struct api_request *r, char *data, size_t len)
@@ -204,7 +204,7 @@ static void signal_exec(struct api_request *r, struct sandbox *s, char *data, si
 		return;
 	c->signal = number;
 	c->all = f.target.v == 1;
-	ask_attach(&c->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, on_signal);
+	ask_attach(&c->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, false, on_signal);
 }
 
 void api_exec_signal(struct api_request *r, char *data, size_t len)

@@ -65,7 +65,7 @@ static void on_output_state(struct ask *a, const Sandgate__GuestFrame *f)
 		return;
 	}
 	a->r->on_room = on_output_room;
-	ask_attach(a, SANDGATE__ROLE__ROLE_OUTPUT, first, on_output);
+	ask_attach(a, SANDGATE__ROLE__ROLE_OUTPUT, first, false, on_output);
 }
 
 static void output(struct api_request *r, struct sandbox *s, char *data, size_t len)
@@ -157,6 +157,13 @@ static void on_data_end(struct http_exchange *x, void *owner)
 		reply_input(in);
 }
 
+/* The client's turn: it may take its time. */
+static void read_on(struct input *in)
+{
+	dial_rest(&in->ask.dial);
+	http_stream_resume(in->ask.r->x);
+}
+
 static void on_ack(struct input *in, const Sandgate__StdinAck *ack)
 {
 	in->taken = ack->offset;
@@ -165,7 +172,7 @@ static void on_ack(struct input *in, const Sandgate__StdinAck *ack)
 	if (ack->closed || (in->owed == 0 && in->ended))
 		reply_input(in);
 	else if (in->owed == 0)
-		http_stream_resume(in->ask.r->x);
+		read_on(in);
 }
 
 static void on_input(struct ask *a, const Sandgate__GuestFrame *f)
@@ -173,7 +180,7 @@ static void on_input(struct ask *a, const Sandgate__GuestFrame *f)
 	struct input *in = (struct input *)a;
 	if (f->body_case == SANDGATE__GUEST_FRAME__BODY_EXEC_STATE) {
 		in->taken = f->exec_state->stdin_offset;
-		http_stream_resume(a->r->x);
+		read_on(in);
 	} else if (f->body_case == SANDGATE__GUEST_FRAME__BODY_STDIN_ACK) {
 		on_ack(in, f->stdin_ack);
 	}
@@ -204,7 +211,7 @@ static void input(struct api_request *r, struct sandbox *s, char *data, size_t l
 	if (input_query(r, in, &e) < 0)
 		ask_fail(&in->ask, &e);
 	else
-		ask_attach(&in->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, on_input);
+		ask_attach(&in->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, false, on_input);
 }
 
 void api_exec_stdin(struct api_request *r, char *data, size_t len)

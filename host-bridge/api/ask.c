@@ -76,13 +76,13 @@ static void on_end(struct dial *d, const struct dial_end *end)
 
 static const struct dial_handlers dial_handlers = {.on_frame = on_frame, .on_end = on_end};
 
-void ask_open(struct ask *a, Sandgate__Open *open, bool hold,
+void ask_open(struct ask *a, Sandgate__Open *open, bool follows,
               void (*next)(struct ask *a, const Sandgate__GuestFrame *f))
 {
 	struct err e;
 	dial_close(&a->dial);
 	a->on_frame = next;
-	if (dial_open(&a->dial, a->sandbox, open, hold, &dial_handlers, &e) < 0)
+	if (dial_open(&a->dial, a->sandbox, open, follows, &dial_handlers, &e) < 0)
 		ask_fail(a, &e);
 }
 
@@ -96,7 +96,7 @@ void ask_exec_info(struct ask *a, void (*next)(struct ask *a, const Sandgate__Gu
 	ask_open(a, &open, false, next);
 }
 
-void ask_attach(struct ask *a, Sandgate__Role role, uint64_t offset,
+void ask_attach(struct ask *a, Sandgate__Role role, uint64_t offset, bool follows,
                 void (*next)(struct ask *a, const Sandgate__GuestFrame *f))
 {
 	Sandgate__Open open = SANDGATE__OPEN__INIT;
@@ -106,7 +106,7 @@ void ask_attach(struct ask *a, Sandgate__Role role, uint64_t offset,
 	attach.offset = offset;
 	open.op_case = SANDGATE__OPEN__OP_ATTACH;
 	open.attach = &attach;
-	ask_open(a, &open, role == SANDGATE__ROLE__ROLE_OUTPUT, next);
+	ask_open(a, &open, follows, next);
 }
 
 /* ---- a sandbox that runs ---- */

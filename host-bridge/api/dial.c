@@ -9,19 +9,32 @@
 static void drop(struct dial *d)
 {
 	struct sandbox *s = d->sandbox;
-	bool held = d->holds;
+	bool held = d->follows;
 	d->sandbox = NULL;
-	d->holds = false;
+	d->follows = false;
 	d->link = NULL;
 	sandbox_unlisten(&d->listener);
 	if (held)
 		sandbox_unhold(s);
 }
 
-static void end(struct dial *d, const struct dial_end *why)
+/* End the session from this side. */
+static void cut(struct dial *d, const struct dial_end *why)
 {
+	struct link *l = d->link;
 	drop(d);
+	link_destroy(l, false);
 	d->handlers->on_end(d, why);
+}
+
+static void owe(struct dial *d)
+{
+	link_expect(d->link, ANSWER_DEADLINE_S * 1000);
+}
+
+void dial_rest(struct dial *d)
+{
+	link_expect(d->link, 0);
 }
 
 static void on_opened(struct link *l, const Sandgate__Opened *o, void *owner)
@@ -30,6 +43,7 @@ static void on_opened(struct link *l, const Sandgate__Opened *o, void *owner)
 	(void)l;
 	(void)o;
 	d->opened = true;
+	owe(d);
 }
 
 /* Output follows on without a hole, gaps told; an end has an outcome that we know. */
@@ -78,13 +92,18 @@ static void on_frame(struct link *l, const Sandgate__GuestFrame *f, void *owner)
 {
 	struct dial *d = owner;
 	if (fits(d, f)) {
+		sandbox_heard(d->sandbox);
+		if (!d->follows)
+			owe(d);
+		else if (f->body_case == SANDGATE__GUEST_FRAME__BODY_STARTED)
+			dial_rest(d);
 		d->handlers->on_frame(d, f);
 		return;
 	}
 	struct dial_end e = {.sent = true, .opened = true};
+	(void)l;
 	err_set(&e.err, ERR_PROTOCOL, "the agent said what does not fit");
-	link_destroy(l, false);
-	end(d, &e);
+	cut(d, &e);
 }
 
 static void on_closed(struct link *l, const struct err *why, bool sent,
@@ -100,7 +119,8 @@ static void on_closed(struct link *l, const struct err *why, bool sent,
 	}
 	if (d->going != SANDGATE__CANCEL_REASON__CANCEL_NONE)
 		err_set(&e.err, ERR_SANDBOX_GONE, "the sandbox was deleted");
-	end(d, &e);
+	drop(d);
+	d->handlers->on_end(d, &e);
 }
 
 static const struct link_handlers link_handlers = {
@@ -121,13 +141,18 @@ static void on_sandbox_end(struct sandbox_listener *l, Sandgate__CancelReason re
 		err_set(&e.err, ERR_SANDBOX_LOST, "the sandbox's guest was lost");
 	else
 		err_set(&e.err, ERR_SANDBOX_GONE, "the sandbox was deleted");
-	struct link *link = d->link;
-	drop(d);
-	link_destroy(link, false);
-	d->handlers->on_end(d, &e);
+	cut(d, &e);
 }
 
-int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, bool hold,
+static void on_sandbox_mute(struct sandbox_listener *l)
+{
+	struct dial *d = (struct dial *)((char *)l - offsetof(struct dial, listener));
+	struct dial_end e = {.sent = true, .opened = d->opened};
+	err_set(&e.err, ERR_TIMEOUT, "the agent does not answer any more");
+	cut(d, &e);
+}
+
+int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, bool follows,
               const struct dial_handlers *h, struct err *e)
 {
 	struct link *l = sandbox_link(s, e);
@@ -137,12 +162,13 @@ int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, bool hold
 		link_destroy(l, false);
 		return -1;
 	}
-	*d = (struct dial){.handlers = h, .link = l, .sandbox = s, .holds = hold};
+	*d = (struct dial){.handlers = h, .link = l, .sandbox = s, .follows = follows};
 	if (open->op_case == SANDGATE__OPEN__OP_ATTACH)
 		d->next = open->attach->offset;
 	d->listener.on_end = on_sandbox_end;
+	d->listener.on_mute = on_sandbox_mute;
 	sandbox_listen(s, &d->listener);
-	if (hold)
+	if (follows)
 		sandbox_hold(s);
 	return 0;
 }
@@ -159,8 +185,11 @@ void dial_close(struct dial *d)
 static void send(struct dial *d, Sandgate__HostFrame *f, Sandgate__HostFrame__BodyCase body)
 {
 	f->body_case = body;
-	if (d->link != NULL)
-		link_send(d->link, f);
+	if (d->link == NULL)
+		return;
+	link_send(d->link, f);
+	if (!d->follows)
+		owe(d);
 }
 
 void dial_cancel(struct dial *d, Sandgate__CancelReason reason, const uint64_t *grace_ms)

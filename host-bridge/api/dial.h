@@ -1,8 +1,9 @@
 /*
  * One session with the agent of a running sandbox, as calls, hubs and control requests
- * use it: takes a link, sends Open, hears of the sandbox's end, keeps the sandbox busy if
- * asked to. It adds nothing to what is said in the session and never repeats anything. What
- * the agent says is checked here: a frame that does not fit ends the session.
+ * use it: takes a link, sends Open, hears of the sandbox's end. It adds nothing to what is
+ * said in the session and never repeats anything. What the agent says is checked here: a
+ * frame that does not fit ends the session, and so does an answer that is owed and does not
+ * come within ANSWER_DEADLINE_S.
  *
  * Embedded in its owner. Open from dial_open until on_end was called or dial_close.
  */
@@ -39,14 +40,18 @@ struct dial {
 	struct sandbox *sandbox;
 	struct sandbox_listener listener;
 	Sandgate__CancelReason going; /* why the sandbox ends, or CANCEL_NONE */
-	bool holds, opened;
+	bool follows, opened;
 	bool lingers;  /* a Cancel was sent: it must arrive */
 	uint64_t next; /* sequence number of the next byte of output */
 };
 
-/* Start a session. `hold` keeps the sandbox from idling out while the session lasts. */
-int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, bool hold,
+/* Start a session. One that `follows` an exec keeps the sandbox from idling out, and is owed
+ * Started and nothing after it: an exec may be silent. In any other each frame sent, and
+ * each one received, is to be followed by another. */
+int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, bool follows,
               const struct dial_handlers *h, struct err *e);
+/* All is answered: nothing is owed until the next frame is sent. */
+void dial_rest(struct dial *d);
 /* Let go: no handler is called any more. A Cancel still arrives. Harmless when closed. */
 void dial_close(struct dial *d);
 

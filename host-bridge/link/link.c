@@ -34,7 +34,7 @@ void link_update_due(struct link *l)
 	if (l->state == CONNECTING)
 		due = l->answer_due > 0 && l->answer_due < l->connect_due ? l->answer_due
 		                                                          : l->connect_due;
-	else if (l->state == OPENING)
+	else if (l->state == OPENING || (l->state == OPEN && !l->paused))
 		due = l->answer_due;
 	if (due > 0)
 		timer_in(l, &l->due, due - monotonic());
@@ -351,10 +351,20 @@ int link_send(struct link *l, const Sandgate__HostFrame *f)
 	return l->room_wanted;
 }
 
+void link_expect(struct link *l, unsigned deadline_ms)
+{
+	if (l->state != OPEN)
+		return;
+	l->expect_ms = deadline_ms;
+	l->answer_due = deadline_ms > 0 ? monotonic() + deadline_ms / 1e3 : 0;
+	link_update_due(l);
+}
+
 void link_pause(struct link *l)
 {
 	l->paused = true;
 	l->data_waits = false;
+	link_update_due(l);
 	link_update_io(l);
 }
 
@@ -363,6 +373,7 @@ void link_resume(struct link *l)
 	if (!l->paused)
 		return;
 	l->paused = false;
+	link_expect(l, l->expect_ms);
 	link_update_io(l);
 	if (l->fd >= 0 && link_buf_len(&l->in) > 0)
 		timer_in(l, &l->kick, 0);

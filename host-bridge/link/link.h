@@ -54,6 +54,9 @@ int link_open(struct link *l, Sandgate__Open *open, unsigned deadline_ms,
 /* Another frame, after link_open. 0; 1 when over LINK_HIGH_WATER (queued all the same);
  * -1 only when memory fails. */
 int link_send(struct link *l, const Sandgate__HostFrame *f);
+/* After Opened: another frame is due within that time, or the link ends with ERR_TIMEOUT;
+ * 0: none is. While paused the time does not run, and starts anew afterwards. */
+void link_expect(struct link *l, unsigned deadline_ms);
 /* Back-pressure: stop and go on reading frames. A hang-up is told at once when nothing is
  * left to read, else after the last frame has been taken. */
 void link_pause(struct link *l);

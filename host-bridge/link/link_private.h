@@ -24,7 +24,8 @@ struct link {
 	ev_timer kick;       /* CONNECTING: the next try; else: parse what is buffered */
 	ev_timer due;        /* of the connection, of Opened, of lingering */
 	double connect_due;  /* monotonic seconds */
-	double answer_due;   /* likewise; 0 before link_open */
+	double answer_due;   /* likewise; 0: no answer is due */
+	unsigned expect_ms;  /* OPEN: what answer_due was set to, for after a pause */
 	unsigned backoff_ms; /* before the next try */
 	struct err last;     /* why the last try failed */
 

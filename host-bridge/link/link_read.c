@@ -55,7 +55,7 @@ static void opened(struct link *l, const Sandgate__Opened *o)
 		return;
 	}
 	l->state = OPEN;
-	link_update_due(l);
+	link_expect(l, 0);
 	if (l->handlers->on_opened != NULL)
 		l->handlers->on_opened(l, o, l->owner);
 }

@@ -1,5 +1,6 @@
 #include "host-bridge/sandbox/sandbox.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,28 +42,36 @@ const struct sandbox_spec *sandbox_spec(const struct sandbox *s)
 
 /* ---- time ---- */
 
-double sandbox_expires_in(const struct sandbox *s)
+/* Seconds until each of the ends that a sandbox may come to; < 0: never. */
+
+static double idle_in(const struct sandbox *s)
 {
-	double in = -1;
-	if (s->spec.ttl_seconds > 0 && s->holds == 0 && s->status != SANDBOX_CREATING) {
-		in = s->active + s->spec.ttl_seconds - sandbox_clock();
-		in = in > 0 ? in : 0;
-	}
-	if (s->spec.max_lifetime_seconds > 0) {
-		double age = (double)(sandbox_wall_ms() - s->created_ms) / 1e3;
-		double left = s->spec.max_lifetime_seconds - age;
-		left = left > 0 ? left : 0;
-		in = in < 0 || left < in ? left : in;
-	}
-	return in;
+	if (s->spec.ttl_seconds <= 0 || s->holds > 0 || s->status == SANDBOX_CREATING)
+		return -1;
+	return fmax(s->active + s->spec.ttl_seconds - sandbox_clock(), 0);
+}
+
+static double too_old_in(const struct sandbox *s)
+{
+	if (s->spec.max_lifetime_seconds <= 0)
+		return -1;
+	double age = (double)(sandbox_wall_ms() - s->created_ms) / 1e3;
+	return fmax(s->spec.max_lifetime_seconds - age, 0);
 }
 
 static double orphaned_in(const struct sandbox *s)
 {
-	if (s->orphan_due == 0)
-		return -1;
-	double in = s->orphan_due - sandbox_clock();
-	return in > 0 ? in : 0;
+	return s->orphan_due == 0 ? -1 : fmax(s->orphan_due - sandbox_clock(), 0);
+}
+
+static double earlier(double a, double b)
+{
+	return a < 0 || (b >= 0 && b < a) ? b : a;
+}
+
+double sandbox_expires_in(const struct sandbox *s)
+{
+	return earlier(idle_in(s), too_old_in(s));
 }
 
 void sandbox_timer_in(struct sandbox *s, double seconds)
@@ -74,11 +83,15 @@ void sandbox_timer_in(struct sandbox *s, double seconds)
 
 void sandbox_update_timer(struct sandbox *s)
 {
-	double in = sandbox_expires_in(s), orphaned = orphaned_in(s);
-	if (orphaned >= 0 && (in < 0 || orphaned < in))
-		in = orphaned;
+	double in = earlier(sandbox_expires_in(s), orphaned_in(s));
 	if (!s->deleted && in >= 0)
 		sandbox_timer_in(s, in);
+}
+
+void sandbox_expire(struct sandbox *s)
+{
+	log_info("sandbox", s->id, "expired");
+	sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_EXPIRED, NULL, NULL);
 }
 
 /* Activity moves the end without moving the timer: it finds out when it fires. */
@@ -91,9 +104,10 @@ static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
 		sandbox_delete_step(s);
 	} else if (orphaned_in(s) == 0) {
 		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL, NULL);
-	} else if (sandbox_expires_in(s) == 0) {
-		log_info("sandbox", s->id, "expired");
-		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_EXPIRED, NULL, NULL);
+	} else if (too_old_in(s) == 0) {
+		sandbox_expire(s);
+	} else if (idle_in(s) == 0) {
+		sandbox_idled(s);
 	} else {
 		sandbox_update_timer(s);
 	}
@@ -236,6 +250,7 @@ void sandbox_listen(struct sandbox *s, struct sandbox_listener *l)
 {
 	l->sandbox = s;
 	LIST_INSERT_HEAD(&s->listeners, l, entry);
+	sandbox_start_pulse(s);
 }
 
 void sandbox_unlisten(struct sandbox_listener *l)
@@ -299,9 +314,16 @@ static void on_vm_gone(void *arg)
 		sandbox_timer_in(s, 0.);
 }
 
-void sandbox_stop_vm(struct sandbox *s)
+static void drop_links(struct sandbox *s)
 {
 	sandbox_drop_links(s);
+	sandbox_stop_pulse(s);
+	sandbox_stop_idle(s);
+}
+
+void sandbox_stop_vm(struct sandbox *s)
+{
+	drop_links(s);
 	if (s->vm == NULL || s->stopping)
 		return;
 	s->stopping = true;
@@ -361,6 +383,7 @@ struct sandbox *sandbox_new(struct sandbox_set *set, const char *id)
 	ev_timer_init(&s->waiters_timer, on_waiters, 0., 0.);
 	s->timer.data = s->waiters_timer.data = s;
 	sandbox_init_links(s);
+	sandbox_init_pulse(s);
 	struct sandbox *before = TAILQ_LAST(&set->all, sandbox_list);
 	while (before != NULL && strcmp(before->id, id) > 0)
 		before = TAILQ_PREV(before, sandbox_list, entry);
@@ -376,7 +399,7 @@ void sandbox_free(struct sandbox *s)
 	TAILQ_REMOVE(&s->set->all, s, entry);
 	ev_timer_stop(s->set->loop, &s->timer);
 	ev_timer_stop(s->set->loop, &s->waiters_timer);
-	sandbox_drop_links(s);
+	drop_links(s);
 	farewell_cancel(s->farewell);
 	vm_forget(s->vm);
 	drop_waiters(&s->ready_waiters);

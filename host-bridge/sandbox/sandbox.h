@@ -53,14 +53,18 @@ void sandbox_unhold(struct sandbox *s);
 /* Calls in progress register to hear that the sandbox goes away under them: `on_end`, once,
  * with the cancel reason (deleted, expired) *before* links are cut, or with CANCEL_NONE when
  * the guest is lost. The VM is killed when all have unlistened, DELETE_CANCEL_MS later at
- * the latest. Embedded in the call. */
+ * the latest. Or `on_mute`, once, when the agent answers nobody any more. Embedded in the
+ * call. */
 struct sandbox_listener {
 	LIST_ENTRY(sandbox_listener) entry;
 	struct sandbox *sandbox; /* kept by sandbox_listen */
 	void (*on_end)(struct sandbox_listener *l, Sandgate__CancelReason reason);
+	void (*on_mute)(struct sandbox_listener *l);
 };
 void sandbox_listen(struct sandbox *s, struct sandbox_listener *l);
 void sandbox_unlisten(struct sandbox_listener *l);
+/* The agent has said something to one of them. */
+void sandbox_heard(struct sandbox *s);
 
 const char *sandbox_id(const struct sandbox *s);
 enum sandbox_status sandbox_status(const struct sandbox *s);

@@ -56,6 +56,11 @@ struct sandbox {
 	struct link *asked; /* creating: the link that asks the agent who it is */
 	struct link *spare;
 	ev_timer spare_timer;
+	ev_timer pulse;    /* looks after an agent with calls in progress */
+	bool heard;        /* it has spoken since the last look */
+	struct link *ping; /* it is being asked whether it lives */
+	struct link *idle; /* … and what still runs, before the sandbox expires */
+	bool busy;         /* the answer so far */
 
 	struct sandbox_waiters ready_waiters, done_waiters;
 	ev_timer waiters_timer;

@@ -24,6 +24,7 @@ void sandbox_stop_vm(struct sandbox *s);
 int sandbox_add_waiter(struct sandbox_waiters *to, const struct sandbox_waiter *w,
                        struct err *e);
 double sandbox_expires_in(const struct sandbox *s); /* seconds; < 0: never */
+void sandbox_expire(struct sandbox *s);
 
 /* sandbox_delete.c; called from the timer alone: whoever has news sets that to 0 */
 void sandbox_delete_step(struct sandbox *s);
@@ -33,6 +34,16 @@ void sandbox_init_links(struct sandbox *s);
 void sandbox_ask_agent(struct sandbox *s);
 void sandbox_want_spare(struct sandbox *s, unsigned delay_ms);
 void sandbox_drop_links(struct sandbox *s);
+
+/* sandbox_pulse.c */
+void sandbox_init_pulse(struct sandbox *s);
+void sandbox_start_pulse(struct sandbox *s); /* there are listeners */
+void sandbox_stop_pulse(struct sandbox *s);
+
+/* sandbox_idle.c: the end of its idle time has come. Calls sandbox_expire or
+ * sandbox_update_timer, once its agent has said whether an exec with a deadline runs. */
+void sandbox_idled(struct sandbox *s);
+void sandbox_stop_idle(struct sandbox *s);
 
 /* sandbox_store.c */
 int sandbox_save(struct sandbox *s, struct err *e);

@@ -1,0 +1,97 @@
+/* Whether the agent of a sandbox with calls in progress is alive: when none of them has heard
+ * from it for a while, it is asked, over a link of the question's own. An agent that does not
+ * answer may come back (its VM was stopped, say): the calls end, the sandbox does not. */
+#include "host-bridge/sandbox/sandbox_steps.h"
+#include "proto/limits.h"
+#include "proto/log.h"
+
+void sandbox_heard(struct sandbox *s)
+{
+	s->heard = true;
+}
+
+static void tell_mute(struct sandbox *s)
+{
+	struct sandbox_listener *l;
+	log_warn("sandbox", s->id, "its agent does not answer");
+	while ((l = LIST_FIRST(&s->listeners)) != NULL) {
+		LIST_REMOVE(l, entry);
+		LIST_INSERT_HEAD(&s->told, l, entry);
+		l->on_mute(l);
+	}
+}
+
+static void on_opened(struct link *l, const Sandgate__Opened *o, void *owner)
+{
+	(void)o;
+	(void)owner;
+	link_expect(l, PING_DEADLINE_S * 1000);
+}
+
+static void on_answer(struct link *l, const Sandgate__GuestFrame *f, void *owner)
+{
+	struct sandbox *s = owner;
+	(void)f;
+	s->ping = NULL;
+	link_destroy(l, false);
+}
+
+static void on_no_answer(struct link *l, const struct err *why, bool sent,
+                         const Sandgate__Refused *refused, void *owner)
+{
+	struct sandbox *s = owner;
+	(void)l;
+	(void)why;
+	(void)sent;
+	s->ping = NULL;
+	if (refused == NULL && !s->heard)
+		tell_mute(s);
+}
+
+static void ping(struct sandbox *s)
+{
+	static const struct link_handlers handlers = {
+	    .on_opened = on_opened, .on_frame = on_answer, .on_closed = on_no_answer};
+	Sandgate__Open open = SANDGATE__OPEN__INIT;
+	Sandgate__Ping what = SANDGATE__PING__INIT;
+	struct err e;
+	open.op_case = SANDGATE__OPEN__OP_PING;
+	open.ping = &what;
+	s->ping = sandbox_link(s, &e);
+	if (s->ping == NULL ||
+	    link_open(s->ping, &open, PING_DEADLINE_S * 1000, &handlers, s, &e) == 0)
+		return;
+	link_destroy(s->ping, false);
+	s->ping = NULL;
+}
+
+/* Runs on for one turn after the last call, so that many short calls do not each move it. */
+static void on_pulse(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	struct sandbox *s = w->data;
+	(void)revents;
+	if (LIST_EMPTY(&s->listeners))
+		ev_timer_stop(loop, w);
+	else if (!s->heard && s->ping == NULL)
+		ping(s);
+	s->heard = false;
+}
+
+void sandbox_init_pulse(struct sandbox *s)
+{
+	ev_timer_init(&s->pulse, on_pulse, SILENCE_DEADLINE_S, SILENCE_DEADLINE_S);
+	s->pulse.data = s;
+}
+
+void sandbox_start_pulse(struct sandbox *s)
+{
+	if (!ev_is_active(&s->pulse))
+		ev_timer_again(s->set->loop, &s->pulse);
+}
+
+void sandbox_stop_pulse(struct sandbox *s)
+{
+	ev_timer_stop(s->set->loop, &s->pulse);
+	link_destroy(s->ping, false);
+	s->ping = NULL;
+}
