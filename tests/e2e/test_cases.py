@@ -164,14 +164,18 @@ class TestLostReportedAsSuccess:
         own = bridge.client.create()
         connection = own.send("echo up; sleep 60", "/exec/stream" if streamed else "/exec",
                               timeout_seconds=120)
-        until(lambda: own.client.get(own.path + "/execs").json["items"], 5, "the start")
+        if streamed:
+            stream = Stream(connection, *connection.head())
+            stream.until("stdout", "up")
+        else:
+            until(lambda: own.client.get(own.path + "/execs").json["items"], 5, "the start")
         pids = bridge.guests(own)
         assert pids
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         with connection, Watch() as w:
             if streamed:
-                last = Stream(connection, *connection.head()).collect().last
+                last = stream.collect().last
                 assert last["type"] == "error" and last["code"] == "sandbox.lost", last
                 assert "exit_code" not in last
             else:
