@@ -53,7 +53,7 @@ class Proxy:
 def haproxy(bridge, directory, port):
     config = directory / "haproxy.cfg"
     config.write_text(snippet("haproxy.cfg", bridge, port))
-    return [find("haproxy"), "-f", str(config), "-db"]
+    return [find("haproxy"), "-f", str(config), "-db", "-n", "500"]
 
 
 def nginx(bridge, directory, port):
