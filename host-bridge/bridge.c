@@ -13,7 +13,7 @@
 #include "host-bridge/api/call.h"
 #include "host-bridge/api/hub.h"
 #include "host-bridge/api/metrics.h"
-#include "host-bridge/listen.h"
+#include "host-bridge/sockets.h"
 
 #define DRAIN_POLL_S 0.05 /* how often draining looks whether it is over */
 #define FLUSH_S 2         /* what the last replies may take to leave */
@@ -99,16 +99,20 @@ static void watch_signals(struct bridge *b)
 
 static int serve_sockets(struct bridge *b, struct err *e)
 {
-	int fds[LISTEN_MAX], inherited;
+	int fds[SOCKETS_MAX], inherited;
 	struct http_handlers handlers = api_handlers;
 	handlers.arg = &b->api;
 	b->api.http = http_server_create(b->api.loop, &handlers, e);
 	if (b->api.http == NULL)
 		return -1;
-	int n = listen_open(b->api.settings, fds, &inherited, e);
-	for (int i = 0; i < n; i++)
+	int n = sockets_open(b->api.settings, fds, &inherited, e);
+	for (int i = 0; i < n; i++) {
+		char name[128];
 		if (http_server_listen(b->api.http, fds[i], e) < 0)
 			return -1;
+		sockets_name(fds[i], name, sizeof(name));
+		log_info("bridge", NULL, "listening on %s", name);
+	}
 	b->inherited = inherited != 0;
 	return n < 0 ? -1 : 0;
 }
@@ -183,8 +187,6 @@ int bridge_serve(const struct settings *c)
 	if (open_parts(&b, &e) < 0)
 		fatal("bridge", "%s", e.msg);
 	watch_signals(&b);
-	for (size_t i = 0; !b.inherited && i < c->listen_count; i++)
-		log_info("bridge", NULL, "listening on %s", c->listen[i]);
 	ev_run(b.api.loop, 0);
 	close_parts(&b);
 	log_info("bridge", NULL, "ended");

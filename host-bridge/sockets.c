@@ -1,8 +1,9 @@
-#include "host-bridge/listen.h"
+#include "host-bridge/sockets.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ static int inherited_count(void)
 	if (pid == NULL || fds == NULL || strtol(pid, NULL, 10) != (long)getpid())
 		return 0;
 	long n = strtol(fds, NULL, 10);
-	return n < 0 ? 0 : n > LISTEN_MAX ? LISTEN_MAX : (int)n;
+	return n < 0 ? 0 : n > SOCKETS_MAX ? SOCKETS_MAX : (int)n;
 }
 
 /* A socket that nobody listens on any more is in the way; one that answers is not ours. */
@@ -100,7 +101,7 @@ static int open_tcp(const char *text, struct err *e)
 	return fd;
 }
 
-int listen_open(const struct settings *c, int fds[LISTEN_MAX], int *inherited, struct err *e)
+int sockets_open(const struct settings *c, int fds[SOCKETS_MAX], int *inherited, struct err *e)
 {
 	int n = inherited_count();
 	*inherited = n > 0;
@@ -123,4 +124,24 @@ int listen_open(const struct settings *c, int fds[LISTEN_MAX], int *inherited, s
 		n++;
 	}
 	return n;
+}
+
+void sockets_name(int fd, char *out, size_t room)
+{
+	union {
+		struct sockaddr any;
+		struct sockaddr_un un;
+		struct sockaddr_storage storage;
+	} a = {.any.sa_family = AF_UNSPEC};
+	socklen_t len = sizeof(a.storage);
+	char host[INET6_ADDRSTRLEN], port[8];
+	getsockname(fd, &a.any, &len);
+	if (a.any.sa_family == AF_UNIX)
+		snprintf(out, room, "unix:%s", a.un.sun_path);
+	else if (getnameinfo(&a.any, len, host, sizeof(host), port, sizeof(port),
+	                     NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+		snprintf(out, room, strchr(host, ':') != NULL ? "[%s]:%s" : "%s:%s", host,
+		         port);
+	else
+		snprintf(out, room, "descriptor %d", fd);
 }

@@ -2,17 +2,20 @@
  * Listening sockets of the bridge: inherited from a predecessor or a supervisor
  * (LISTEN_FDS, sd_listen_fds(3)), else made from addresses. It serves nothing itself.
  */
-#ifndef SANDGATE_LISTEN_H
-#define SANDGATE_LISTEN_H
+#ifndef SANDGATE_SOCKETS_H
+#define SANDGATE_SOCKETS_H
 
 #include <stddef.h>
 
 #include "host-bridge/settings.h"
 
-#define LISTEN_MAX 16
+#define SOCKETS_MAX 16
 
 /* Fill `fds`; returns how many, or -1 with err. `*inherited` says that they are shared with
  * whoever passed them in: a connection that is not accepted here waits for the successor. */
-int listen_open(const struct settings *c, int fds[LISTEN_MAX], int *inherited, struct err *e);
+int sockets_open(const struct settings *c, int fds[SOCKETS_MAX], int *inherited, struct err *e);
+
+/* Where `fd` listens, as --listen takes it, with the port that the kernel has chosen. */
+void sockets_name(int fd, char *out, size_t room);
 
 #endif
