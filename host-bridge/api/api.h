@@ -13,8 +13,11 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+#include "host-bridge/api/api_error.h"
 #include "host-bridge/api/auth.h"
 #include "host-bridge/http/http.h"
+#include "host-bridge/http/http_respond.h"
+#include "host-bridge/http/http_server.h"
 #include "host-bridge/sandbox/sandbox.h"
 #include "host-bridge/settings.h"
 #include "proto/limits.h"
@@ -45,18 +48,6 @@ struct api_request {
 	void (*on_gone)(struct api_request *r);
 	void (*on_room)(struct api_request *r);
 	void *owner; /* the handler's own */
-};
-
-/* error.details beyond what struct err holds; zeroed: nothing is known. */
-struct api_details {
-	const char *started; /* "no", "yes", "unknown" or NULL */
-	const char *exec_id;
-	const char *status;      /* the sandbox's */
-	bool has_limit;          /* whether the next is known */
-	uint64_t limit;          /* the bound that was passed, or the right offset */
-	int retry_after;         /* seconds; also sent as Retry-After; 0: none */
-	bool retry_known, retry; /* retryable, where the code alone does not tell */
-	const struct result_partial *partial; /* output of an exec whose end is not known */
 };
 
 extern const struct http_handlers api_handlers; /* `arg` is the struct api */

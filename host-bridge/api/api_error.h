@@ -5,10 +5,24 @@
 #ifndef SANDGATE_API_ERROR_H
 #define SANDGATE_API_ERROR_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-#include "host-bridge/api/api.h"
 #include "host-bridge/http/json_out.h"
+#include "proto/err.h"
+
+/* error.details beyond what struct err holds; zeroed: nothing is known. */
+struct api_details {
+	const char *started; /* "no", "yes", "unknown" or NULL */
+	const char *exec_id;
+	const char *status;      /* the sandbox's */
+	bool has_limit;          /* whether the next is known */
+	uint64_t limit;          /* the bound that was passed, or the right offset */
+	int retry_after;         /* seconds; also sent as Retry-After; 0: none */
+	bool retry_known, retry; /* retryable, where the code alone does not tell */
+	const struct result_partial *partial; /* output of an exec whose end is not known */
+};
 
 /* {"error":{…}} */
 void api_error_envelope(struct json_out *out, const char *request_id, const struct err *e,
