@@ -113,7 +113,11 @@ demo: deps  ## run commands in a microVM and show every reply
 
 serve: deps  ## keep the bridge up (SANDGATE_LISTEN, SANDGATE_TOKEN, SANDGATE_LAUNCHER)
 	$(MAKE) all rootfs
-	$(BRIDGE) serve --state-dir build/state --rootfs-dir $(ROOTFS)
+	@export SANDGATE_LISTEN="$${SANDGATE_LISTEN:-127.0.0.1:8080}" && \
+	export SANDGATE_TOKEN="$${SANDGATE_TOKEN:-$$(od -An -N 16 -tx1 /dev/urandom | tr -d ' \n')}" && \
+	echo "curl -X POST http://$$SANDGATE_LISTEN/v1/sandboxes -d '{\"template\":\"base\"}'" \
+		"-H 'Authorization: Bearer $$SANDGATE_TOKEN' -H 'Content-Type: application/json'" && \
+	exec $(BRIDGE) serve --state-dir build/state --rootfs-dir $(ROOTFS)
 
 test: deps  ## run every test layer; does all its own set-up
 	tests/run
