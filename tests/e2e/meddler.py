@@ -43,7 +43,7 @@ class Meddler:
     def behave(self):
         self.answer = None  # what each connection gets in place of the agent's bytes: a function
         self.budget = None  # how many bytes of the agent each gets before the cut: a function
-        self.mute = False   # accept, and never say a word
+        self.mute = False   # accept, and never say a word, or none after an answer
 
     def accept(self):
         while True:
@@ -60,12 +60,15 @@ class Meddler:
             threading.Thread(target=self.forward, args=(bridge, agent), daemon=True).start()
             budget = self.budget and self.budget()
             try:
+                answered = False
                 while data := agent.recv(65536):
+                    if self.answer and not answered:
+                        bridge.sendall(self.answer())
+                        answered = True
+                        if not self.mute:
+                            return
                     if self.mute:
                         continue
-                    if self.answer:
-                        bridge.sendall(self.answer())
-                        return
                     if budget is not None:
                         data, budget = data[:budget], budget - len(data)
                     bridge.sendall(data)

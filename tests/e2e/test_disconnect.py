@@ -6,24 +6,25 @@ import pytest
 
 from client import until
 
-ROUNDS = 50
+ROUNDS = 25
 
 
 def gone_after(sandbox, route, cmd, leave):
-    """Seconds from the close until the bridge can tell that the exec has ended: an upper
+    """Seconds from the close until a watcher has been told of the exec's end: an upper
     bound of when the process was gone."""
     name = f"latency-{time.monotonic_ns()}"
     connection = sandbox.send(cmd, route, exec_id=name, grace_seconds=0)
     path = f"{sandbox.path}/execs/{name}"
     until(lambda: (r := sandbox.client.get(path)).status == 200 and
           r.json["state"] == "running", 5, "the start")
+    watcher = sandbox.watch(name)
+    watcher.until("start")
     began = time.monotonic()
     getattr(connection, leave)()
-    while sandbox.state(name)["state"] != "finished":
-        assert time.monotonic() - began < 5, "the exec was never cancelled"
+    result = watcher.until("exit").data["result"]
     took = time.monotonic() - began
-    result = sandbox.state(name)["result"]
     assert (result["outcome"], result["cancel_reason"]) == ("cancelled", "client_gone"), result
+    watcher.close()
     sandbox.forget(name)
     return took
 
@@ -45,19 +46,22 @@ def test_p99_on_qemu(farm, loaded):
     threads = [threading.Thread(target=load) for _ in range(2 if loaded else 0)]
     for t in threads:
         t.start()
+    all = []
     try:
         for route in ("/exec", "/exec/stream"):
             for cmd in ("exec sleep 60", "while :; do echo x; sleep 0.02; done"):
                 for leave in ("close", "abort"):
                     gone_after(sandbox, route, cmd, leave)
-                    times = [gone_after(sandbox, route, cmd, leave) for _ in range(ROUNDS // 4)]
+                    times = [gone_after(sandbox, route, cmd, leave) for _ in range(ROUNDS)]
                     print(f"{route} {cmd[:10]} {leave}: p50 {sorted(times)[len(times) // 2]:.4f} "
-                          f"p99 {p99(times):.4f}")
-                    assert p99(times) <= 0.05, (route, cmd, leave, sorted(times))
+                          f"max {max(times):.4f}")
+                    all += times
     finally:
         stop.set()
         for t in threads:
             t.join()
+    print(f"all: p50 {sorted(all)[len(all) // 2]:.4f} p99 {p99(all):.4f}")
+    assert p99(all) <= 0.05, sorted(all)[-10:]
 
 
 def test_half_written_request_runs_nothing(sandbox):

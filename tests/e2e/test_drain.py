@@ -1,14 +1,13 @@
 """SIGTERM and the drain call: new work is refused, running work gets its time, and what
 is left is handed to the successor."""
 import os
-import signal
 import socket
 import subprocess
 import time
 
 import pytest
 
-from client import Client, Sandbox, Stream, until
+from client import Client, Sandbox, until
 
 
 @pytest.fixture
@@ -88,12 +87,12 @@ def test_upgrade_refuses_nobody(farm):
         bridge.client = Client(("127.0.0.1", port), bridge.token)
 
         def start():
-            command = ["/bin/sh", "-c", 'LISTEN_PID=$$ LISTEN_FDS=1 exec "$@" 3<&' +
-                       str(listener.fileno()), "sh", *bridge.command()]
+            command = ["/bin/sh", "-c", 'LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"', "sh",
+                       *bridge.command()]
             with open(bridge.log, "ab") as log:
                 bridge.process = subprocess.Popen(
-                    command, env=bridge.environment(), stdout=log, stderr=log,
-                    pass_fds=(listener.fileno(),), start_new_session=True)
+                    command, env=bridge.environment(), stdout=log, stderr=log, pass_fds=(3,),
+                    preexec_fn=lambda: os.dup2(listener.fileno(), 3), start_new_session=True)
 
         start()
         try:

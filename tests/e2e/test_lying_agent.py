@@ -125,6 +125,56 @@ def test_never_answers(guest, meddler):
     fails_typed(guest, 45)
 
 
+@pytest.mark.parametrize("path", ["/exec", "/exec/stream"])
+def test_falls_silent_under_an_exec(guest, meddler, path):
+    with guest.send("echo up; sleep 600", path, exec_id="silent") as connection:
+        until(lambda: guest.client.get(guest.path + "/execs/silent/output").body, 10)
+        connection.sock.settimeout(40)
+        meddler.mute = True
+        began = time.monotonic()
+        if path == "/exec":
+            reply = connection.reply()
+            assert reply.status >= 500 and reply.code in TYPED, reply.body
+            assert reply.error["details"]["started"] == "yes"
+            assert reply.error["details"]["partial"]["stdout"] == "up\n"
+        else:
+            last = list(Stream(connection, *connection.head()))[-1]
+            assert last.name == "error" and last.data["code"] in TYPED, last
+        assert time.monotonic() - began < 30
+    meddler.behave()
+    guest.forget("silent")
+
+
+def test_every_question_has_a_deadline(guest, meddler):
+    started = guest.start("cat; sleep 60", stdin_open=True)["exec_id"]
+    path = f"{guest.path}/execs/{started}"
+    questions = [
+        ("GET", f"{guest.path}/execs", None), ("GET", path, None),
+        ("GET", f"{path}?wait_seconds=2", None), ("GET", f"{path}/output", None),
+        ("GET", f"{path}/stream", None), ("POST", f"{path}/kill", {}),
+        ("POST", f"{path}/signal", {"signal": "SIGTERM"}), ("DELETE", path, None),
+        ("POST", f"{path}/stdin", b"x"), ("POST", f"{guest.path}/execs", {"cmd": "true"}),
+    ]
+
+    def ask(question):
+        headers = {"Content-Type": "application/octet-stream"} if question[2] == b"x" else None
+        return guest.client.request(*question, headers=headers, timeout=60)
+    meddler.answer, meddler.mute = opened, True
+    began = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(len(questions)) as pool:
+        replies = list(pool.map(ask, questions))
+    assert time.monotonic() - began < 40
+    for question, reply in zip(questions, replies):
+        assert reply.status >= 500 and reply.code in TYPED, (question, reply.status, reply.body)
+    meddler.behave()
+    guest.forget(started)
+
+
+def test_silence_of_an_exec_is_no_loss(local):
+    """Long enough for the bridge to have asked whether the agent is alive."""
+    assert local.run("sleep 27; echo ok", timeout_seconds=60, timeout=90)["stdout"] == "ok\n"
+
+
 def test_stream_ends_in_an_error_event(guest, meddler):
     with guest.send("echo up; sleep 0.5; echo down; sleep 60", "/exec/stream") as connection:
         stream = Stream(connection, *connection.head())
