@@ -128,7 +128,7 @@ def test_never_answers(guest, meddler):
 @pytest.mark.parametrize("path", ["/exec", "/exec/stream"])
 def test_falls_silent_under_an_exec(guest, meddler, path):
     with guest.send("echo up; sleep 600", path, exec_id="silent") as connection:
-        until(lambda: guest.client.get(guest.path + "/execs/silent/output").body, 10)
+        until(lambda: guest.client.get(guest.path + "/execs/silent/output").body == b"up\n", 10)
         connection.sock.settimeout(40)
         meddler.mute = True
         began = time.monotonic()
