@@ -29,7 +29,7 @@ static void write_file(const char *path, const char *text)
 
 static void raise_nofile(void)
 {
-	struct rlimit r = {AGENT_NOFILE, AGENT_NOFILE};
+	struct rlimit r = {AGENT_NOFILE, NOFILE_HARD}; /* what a command may have, too */
 	if (setrlimit(RLIMIT_NOFILE, &r) == 0 || getrlimit(RLIMIT_NOFILE, &r) < 0)
 		return;
 	r.rlim_cur = r.rlim_max;
@@ -40,7 +40,9 @@ static void set_up_process(void)
 {
 	signal(SIGPIPE, SIG_IGN);
 	raise_nofile();
-	write_file("/proc/self/oom_score_adj", "-1000");
+	/* The kernel kills no init for want of memory, and each child would have to undo it. */
+	if (getpid() != 1)
+		write_file("/proc/self/oom_score_adj", "-1000");
 	/* One small heap that gives back what it does not need: a snapshot holds every page. */
 	mallopt(M_ARENA_MAX, 1);
 	mallopt(M_MMAP_THRESHOLD, 64 * KIB);
@@ -158,7 +160,7 @@ static int start(struct agent *a, struct err *e)
 {
 	if (getrandom(a->instance, sizeof(a->instance), 0) != sizeof(a->instance))
 		return err_errno(e, ERR_INTERNAL, errno, "getrandom");
-	if ((a->loop = ev_loop_new(EVFLAG_AUTO)) == NULL)
+	if ((a->loop = ev_loop_new(EVFLAG_AUTO | EVFLAG_SIGNALFD)) == NULL)
 		return err_set(e, ERR_INTERNAL, "no event loop");
 	ev_timer_init(&a->shutdown_over, on_shutdown_over, 0, 0);
 	if ((a->tree = cgroup_tree_create(a->loop, e)) == NULL ||

@@ -105,15 +105,17 @@ static int apply_number(struct cgroup_leaf *l, const char *file, uint64_t want, 
 
 static int apply_cpu(struct cgroup_leaf *l, uint64_t milli, struct err *e)
 {
-	char text[48];
+	char text[48] = "max";
 
 	if (milli == l->applied.cpu_milli)
 		return 0;
-	if (milli < CPU_QUOTA_MIN_US * 1000 / CPU_PERIOD_US || milli > UINT32_MAX)
+	if (milli < CPU_QUOTA_MIN_US * 1000 / CPU_PERIOD_US ||
+	    (milli > UINT32_MAX && milli != UINT64_MAX))
 		return err_field(e, ERR_INVALID_FIELD, "limits.cpus",
 		                 "at least a hundredth of a CPU");
-	snprintf(text, sizeof(text), "%llu %d",
-	         (unsigned long long)(milli * (CPU_PERIOD_US / 1000)), CPU_PERIOD_US);
+	if (milli != UINT64_MAX)
+		snprintf(text, sizeof(text), "%llu %d",
+		         (unsigned long long)(milli * (CPU_PERIOD_US / 1000)), CPU_PERIOD_US);
 	if (cgroup_files_write(l->dir, "cpu.max", text) != 0)
 		return failed(e, "limits.cpus");
 	l->applied.cpu_milli = milli;
@@ -127,8 +129,11 @@ static int apply_io(struct cgroup_leaf *l, uint64_t want, uint64_t *has, const c
 
 	if (want == *has)
 		return 0;
-	snprintf(text, sizeof(text), "%s %s=%llu", l->tree->disk, key,
-	         (unsigned long long)want);
+	if (want == UINT64_MAX)
+		snprintf(text, sizeof(text), "%s %s=max", l->tree->disk, key);
+	else
+		snprintf(text, sizeof(text), "%s %s=%llu", l->tree->disk, key,
+		         (unsigned long long)want);
 	if (cgroup_files_write(l->dir, "io.max", text) != 0)
 		return errno == ENODEV ? err_field(e, ERR_LIMIT_UNSUPPORTED, field,
 		                                   "no disk that can be throttled")

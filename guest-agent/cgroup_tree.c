@@ -115,14 +115,14 @@ static void remove_first_retired(struct cgroup_tree *t)
 	ev_timer_again(t->loop, &l->retry);
 }
 
+/* With the limits of the exec before: most often the next asks for the same, and then has
+ * nothing to write. */
 static void make_spare(struct cgroup_tree *t)
 {
-	struct cgroup_limits l = default_limits(t);
-
 	t->spare = cgroup_leaf_make(t, NULL);
 	if (t->spare == NULL)
 		return;
-	if (cgroup_leaf_apply(t->spare, &l, NULL) == 0) {
+	if (cgroup_leaf_apply(t->spare, &t->guess, NULL) == 0) {
 		cgroup_leaf_open_files(t->spare);
 		return;
 	}
@@ -166,6 +166,7 @@ struct cgroup_tree *cgroup_tree_create(struct ev_loop *loop, struct err *e)
 	ev_timer_init(&t->idle, on_idle, 0., IDLE_AFTER_END_S);
 	t->idle.data = t;
 	cgroup_setup(t);
+	t->guess = default_limits(t);
 	if ((t->features & CGROUP_V2) != 0)
 		make_spare(t);
 	return t;
@@ -231,6 +232,7 @@ struct cgroup_leaf *cgroup_leaf_create(struct cgroup_tree *t, const struct cgrou
 		cgroup_leaf_retire(leaf, false);
 		return NULL;
 	}
+	t->guess = want;
 	return leaf;
 }
 

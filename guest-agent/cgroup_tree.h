@@ -46,6 +46,7 @@ struct cgroup_tree {
 	uint64_t serial;
 	unsigned leaves; /* directories that exist */
 	struct cgroup_leaf *spare;
+	struct cgroup_limits guess;   /* the spare's: what the last exec had */
 	struct cgroup_leaves retired; /* to be removed when idle */
 	struct cgroup_leaves stuck;   /* retired, not empty yet: their own timers retry */
 	unsigned retired_count;

@@ -138,11 +138,32 @@ static void drain_now(struct exec *x)
 
 /* ---- the states ---- */
 
+static void close_child_fd(struct exec *x, unsigned i)
+{
+	if (x->child_fds[i] >= 0 && x->child_fds[i] != x->env->null_fd)
+		close(x->child_fds[i]);
+	x->child_fds[i] = -1;
+}
+
+/* Held until the leader has ended, or a pipe that closes as it dies would wake the agent in
+ * the middle of that, once for each: the end of the output is of no interest before. */
+static void close_output_fds(struct exec *x)
+{
+	if (x->child_fds[2] == x->child_fds[1])
+		x->child_fds[2] = -1;
+	close_child_fd(x, 1);
+	close_child_fd(x, 2);
+}
+
 static void enter_draining(struct exec *x)
 {
 	x->state = EXEC_DRAINING;
 	x->read_ms = x->reaped_ms = clock_mono_ms();
+	close_output_fds(x);
 	cgroup_leaf_counters(x->leaf, &x->counters);
+	if (x->req.limits.oom_group && x->counters.oom_kills > 0 && x->reaped &&
+	    x->leader_code != CLD_EXITED)
+		x->kill_leftovers = true; /* they are dying with it: wait for that */
 	ev_timer_stop(x->env->loop, &x->deadline);
 	ev_timer_stop(x->env->loop, &x->cpu);
 	drain_now(x);
@@ -225,18 +246,6 @@ void exec_step(struct exec *x)
 }
 
 /* ---- the process ---- */
-
-static void close_child_fds(struct exec *x)
-{
-	const int *fds = x->child_fds;
-	if (fds[0] >= 0 && fds[0] != x->env->null_fd)
-		close(fds[0]);
-	if (fds[1] >= 0)
-		close(fds[1]);
-	if (fds[2] >= 0 && fds[2] != fds[1])
-		close(fds[2]);
-	x->child_fds[0] = x->child_fds[1] = x->child_fds[2] = -1;
-}
 
 static void on_leader(struct ev_loop *loop, ev_io *w, int revents)
 {
@@ -361,10 +370,11 @@ static void on_spawned(const struct spawn_result *r, void *arg)
 	x->spawning = NULL;
 	if (r->stage != NULL && strcmp(r->stage, "chdir") == 0 && go_without_home(x))
 		return;
-	close_child_fds(x);
+	close_child_fd(x, 0);
 	ev_timer_stop(x->env->loop, &x->phase);
 	if (r->stage != NULL) {
 		x->spawn_failed = true;
+		close_output_fds(x);
 		exec_note_failure(x, r->stage, r->errnum);
 	} else {
 		x->spawned = true;
@@ -387,7 +397,8 @@ void exec_fail_user(struct exec *x)
 
 static void free_exec(struct exec *x)
 {
-	close_child_fds(x);
+	close_child_fd(x, 0);
+	close_output_fds(x);
 	for (unsigned i = 0; i < RING_STREAMS; i++)
 		close_pipe(x, i);
 	stdin_feed_destroy(x->feed);

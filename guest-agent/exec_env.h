@@ -20,11 +20,12 @@ struct exec_env {
 	struct cgroup_tree *tree;
 	struct spawner *spawner;
 	int null_fd; /* /dev/null, whatever an exec does to /dev */
-	/* spawn_start() and spawn_cancel(), but for tests that must run nothing. */
+	/* spawn_start() and the rest of spawn.h, but for tests that must run nothing. */
 	struct spawn *(*spawn)(struct spawner *s, const struct spawn_plan *plan,
 	                       void (*on_done)(const struct spawn_result *r, void *arg),
 	                       void *arg);
 	void (*cancel_spawn)(struct spawn *p);
+	uint64_t (*spawn_age_ms)(const struct spawn *p);
 	struct ring_budget budget;
 
 	/* The table's; `link` is what it gave to exec_create(). */

@@ -23,7 +23,8 @@ struct exec {
 	uint64_t stdin_taken;
 	struct spawn *spawning; /* until on_spawned */
 	pid_t pid;
-	int child_fds[3]; /* the child's ends, until it is spawned */
+	int child_fds[3]; /* the child's ends: of its input until it is spawned, of its output
+	                     until the leader has ended */
 
 	ev_io leader;              /* the pidfd */
 	ev_io pipes[RING_STREAMS]; /* fd -1: at its end */

@@ -24,6 +24,8 @@ static const char *subject(const struct exec *x, const char *stage)
 void exec_note_failure(struct exec *x, const char *stage, int errnum)
 {
 	char name[100];
+	if (x->killed && x->cause == CAUSE_NONE)
+		errnum = ETIMEDOUT; /* it hung there until its deadline */
 	snprintf(name, sizeof(name), "%s", subject(x, stage));
 	for (char *c = name; *c != '\0'; c++)
 		if (*c < ' ' || *c > '~')

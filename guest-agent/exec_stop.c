@@ -125,6 +125,18 @@ static void on_deadline(struct ev_loop *loop, ev_timer *w, int revents)
 	exec_end(x, CAUSE_TIMEOUT, SANDGATE__CANCEL_REASON__CANCEL_NONE, x->req.grace_ms);
 }
 
+/* The spawn's deadline counts from when a thread took it: one that waits its turn behind a
+ * thousand others does not hang. */
+static void on_spawn_late(struct exec *x)
+{
+	uint64_t age = x->spawning != NULL ? x->env->spawn_age_ms(x->spawning) : 0;
+	if (age < SPAWN_DEADLINE_S * 1000) {
+		arm(x, &x->phase, SPAWN_DEADLINE_S * 1000 - age);
+		return;
+	}
+	exec_kill(x);
+}
+
 /* STARTING: a spawn that hangs is killed and then reports its own stage; one that the
  * exec's own timeout ends first is timed_out. DRAINING: silence, or long enough. */
 static void on_phase(struct ev_loop *loop, ev_timer *w, int revents)
@@ -136,7 +148,7 @@ static void on_phase(struct ev_loop *loop, ev_timer *w, int revents)
 	if (x->state == EXEC_STARTING && x->req.user_errno != 0) {
 		exec_fail_user(x);
 	} else if (x->state == EXEC_STARTING) {
-		exec_kill(x);
+		on_spawn_late(x);
 	} else if (x->state == EXEC_DRAINING) {
 		uint64_t now = clock_mono_ms();
 		if (now - x->read_ms < DRAIN_IDLE_MS && now - x->reaped_ms < DRAIN_MAX_MS) {

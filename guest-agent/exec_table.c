@@ -28,7 +28,7 @@ TAILQ_HEAD(entry_list, entry);
 struct exec_table {
 	struct exec_env env; /* first: the callbacks get it back */
 	LIST_HEAD(, entry) buckets[BUCKETS];
-	struct entry_list running, finished, tombs; /* the latter two by expiry */
+	struct entry_list running, finished, tombs;
 	unsigned running_count, finished_count, tomb_count;
 	uint64_t cpu_us; /* of execs that are gone */
 	ev_timer sweep;
@@ -101,45 +101,71 @@ static void drop_tomb(struct exec_table *t, struct entry *n)
 	free(n);
 }
 
-static void bury(struct exec_table *t, const char *id)
+/* Until `expires_ms` a start with this id is refused, so that nothing runs twice. */
+static void bury(struct exec_table *t, const char *id, uint64_t expires_ms)
 {
-	struct entry *n = entry_create(t, id);
+	uint64_t now = clock_mono_ms();
+	struct entry *n = expires_ms > now ? entry_create(t, id) : NULL;
 	if (n == NULL)
 		return;
 	if (t->tomb_count == TOMBSTONES_MAX)
 		drop_tomb(t, TAILQ_FIRST(&t->tombs));
-	n->expires_ms = clock_mono_ms() + TOMBSTONE_S * 1000;
+	n->expires_ms = expires_ms;
 	TAILQ_INSERT_TAIL(&t->tombs, n, in_list);
 	t->tomb_count++;
-	sweep_in(t, TOMBSTONE_S * 1000);
+	sweep_in(t, expires_ms - now);
+}
+
+/* Past the cap results go before their time: first those whose id no client chose and so
+ * none can repeat; of the others the id stays taken. */
+static void make_room(struct exec_table *t)
+{
+	unsigned kept = 0;
+	struct entry *n;
+
+	TAILQ_FOREACH (n, &t->finished, in_list)
+		kept += !n->forgotten;
+	unsigned over = kept > RETAINED_RESULTS_MAX ? kept - RETAINED_RESULTS_MAX : 0;
+	for (int pass = 0; pass < 2; pass++)
+		TAILQ_FOREACH (n, &t->finished, in_list) {
+			bool repeatable = exec_request(n->exec)->keep_output;
+			if (over == 0)
+				return;
+			if (n->forgotten || (pass == 0 && repeatable))
+				continue;
+			forget_entry(n);
+			if (repeatable)
+				bury(t, n->id, n->expires_ms);
+			over--;
+		}
 }
 
 static void on_sweep(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct exec_table *t = w->data;
 	uint64_t now = clock_mono_ms(), next = UINT64_MAX;
-	unsigned over = t->finished_count > RETAINED_RESULTS_MAX
-	                    ? t->finished_count - RETAINED_RESULTS_MAX
-	                    : 0;
 	struct entry *n, *following;
 	(void)loop;
 	(void)revents;
 
+	if (t->finished_count > RETAINED_RESULTS_MAX)
+		make_room(t);
 	for (n = TAILQ_FIRST(&t->finished); n != NULL; n = following) {
 		following = TAILQ_NEXT(n, in_list);
-		if (over > 0 || n->expires_ms <= now) {
+		if (n->expires_ms <= now)
 			forget_entry(n);
-			over -= over > 0;
-		} else if (next == UINT64_MAX) {
+		else if (n->expires_ms < next)
 			next = n->expires_ms;
-		}
 		if (n->forgotten && !exec_has_peers(n->exec))
 			drop_exec(t, n);
 	}
-	while ((n = TAILQ_FIRST(&t->tombs)) != NULL && n->expires_ms <= now)
-		drop_tomb(t, n);
-	if (n != NULL && n->expires_ms < next)
-		next = n->expires_ms;
+	for (n = TAILQ_FIRST(&t->tombs); n != NULL; n = following) {
+		following = TAILQ_NEXT(n, in_list);
+		if (n->expires_ms <= now)
+			drop_tomb(t, n);
+		else if (n->expires_ms < next)
+			next = n->expires_ms;
+	}
 	if (next != UINT64_MAX)
 		sweep_in(t, next - now);
 	if (t->stopping && t->running_count == 0 && t->on_idle != NULL) {
@@ -220,6 +246,7 @@ struct exec_table *exec_table_create(struct ev_loop *loop, const struct config *
 	    .spawner = spawner,
 	    .spawn = spawn_start,
 	    .cancel_spawn = spawn_cancel,
+	    .spawn_age_ms = spawn_age_ms,
 	    .budget = {.limit = budget_bytes},
 	    .on_over_budget = on_over_budget,
 	    .on_finished = on_finished,
@@ -337,7 +364,7 @@ int exec_table_forget(struct exec_table *t, const char *id, struct err *e)
 		exec_cancel(n->exec, SANDGATE__CANCEL_REASON__CANCEL_KILLED, &at_once);
 		sweep_in(t, 0);
 	}
-	bury(t, id);
+	bury(t, id, clock_mono_ms() + TOMBSTONE_S * 1000);
 	return 0;
 }
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "guest-agent/arch.h"
+#include "guest-agent/clock.h"
 #include "guest-agent/spawn_child.h"
 #include "proto/limits.h"
 #include "proto/log.h"
@@ -34,6 +35,7 @@ struct spawn {
 	TAILQ_ENTRY(spawn) queued; /* in `queue` or `done`; else a thread has it */
 	LIST_ENTRY(spawn) alive;
 	bool is_queued;
+	uint64_t began_ms; /* when a thread took it; 0: not yet */
 	bool given_up;
 };
 
@@ -140,6 +142,7 @@ static void run_spawn(struct spawn *p, char *stack, size_t size)
 {
 	struct spawn_result *r = &p->result;
 	siginfo_t si;
+	__atomic_store_n(&p->began_ms, clock_mono_ms(), __ATOMIC_RELEASE);
 	long pid = start_child(p, stack, size);
 
 	if (pid < 0) {
@@ -360,11 +363,17 @@ struct spawn *spawn_start(struct spawner *s, const struct spawn_plan *plan,
 	pthread_mutex_lock(&s->lock);
 	p->is_queued = true;
 	TAILQ_INSERT_TAIL(&s->queue, p, queued);
-	pthread_cond_signal(&s->work);
 	pthread_mutex_unlock(&s->lock);
+	pthread_cond_signal(&s->work); /* not before: it would wake to find the lock taken */
 	if (!ev_is_active(&s->watchdog))
 		ev_timer_again(s->loop, &s->watchdog);
 	return p;
+}
+
+uint64_t spawn_age_ms(const struct spawn *p)
+{
+	uint64_t began = __atomic_load_n(&p->began_ms, __ATOMIC_ACQUIRE);
+	return began == 0 ? 0 : clock_mono_ms() - began;
 }
 
 void spawn_cancel(struct spawn *p)

@@ -105,6 +105,12 @@ static void feed(const uint8_t *data, size_t size)
 	ev_run(agent_loop(agent), EVRUN_NOWAIT);
 }
 
+static uint64_t pretend_age_ms(const struct spawn *p)
+{
+	(void)p;
+	return SPAWN_DEADLINE_S * 1000;
+}
+
 static void on_idle(void *arg)
 {
 	*(bool *)arg = true;
@@ -130,6 +136,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		abort();
 	exec_table_env(agent_table(agent))->spawn = pretend_spawn;
 	exec_table_env(agent_table(agent))->cancel_spawn = pretend_cancel;
+	exec_table_env(agent_table(agent))->spawn_age_ms = pretend_age_ms;
 	feed(data, size);
 
 	ev_timer_init(&late, on_late, 30, 0);
