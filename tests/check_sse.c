@@ -111,18 +111,47 @@ START_TEST(base64_holds_nothing_back)
 }
 END_TEST
 
-START_TEST(a_gap_moves_on)
+static void lose(Sandgate__Stream stream, uint64_t at, uint64_t bytes)
 {
 	Sandgate__Gap g = SANDGATE__GAP__INIT;
-	feed(OUT, 0, "\xe2");
-	g.sequence = 1;
-	g.bytes = 9;
-	g.stream = ERR;
+	g.sequence = at;
+	g.bytes = bytes;
+	g.stream = stream;
 	sse_gap(&text, &out, &g);
-	expect(CHUNK("1", "stdout", "\xef\xbf\xbd")
-	           EVENT("10", "gap", "\"stream\":\"stderr\",\"bytes\":9"));
+}
+
+START_TEST(a_gap_moves_on)
+{
+	lose(OUT, 0, 10);
+	expect(EVENT("10", "gap", "\"stream\":\"stdout\",\"bytes\":10"));
 	sse_skipped(&text, &out, OUT, 4);
 	expect(EVENT("10", "gap", "\"stream\":\"stdout\",\"bytes\":4"));
+}
+END_TEST
+
+START_TEST(a_gap_of_the_other_stream_cuts_no_character)
+{
+	feed(OUT, 0, "\xe2");
+	lose(ERR, 1, 9);
+	expect(EVENT("0", "gap", "\"stream\":\"stderr\",\"bytes\":9"));
+	feed(OUT, 10, "\x82\xac");
+	expect(CHUNK("12", "stdout", "\xe2\x82\xac"));
+}
+END_TEST
+
+START_TEST(a_character_that_a_gap_cuts_is_part_of_the_gap)
+{
+	feed(OUT, 0, "a\xe2");
+	expect(CHUNK("1", "stdout", "a"));
+	lose(OUT, 2, 8);
+	expect(EVENT("10", "gap", "\"stream\":\"stdout\",\"bytes\":9"));
+	feed(OUT, 10,
+	     "\x82\xac"
+	     "b");
+	expect(EVENT("12", "gap", "\"stream\":\"stdout\",\"bytes\":2")
+	           CHUNK("13", "stdout", "b"));
+	feed(OUT, 13, "\x82"); /* no gap's doing */
+	expect(CHUNK("14", "stdout", "\xef\xbf\xbd"));
 }
 END_TEST
 
@@ -208,6 +237,8 @@ int main(void)
 	tcase_add_test(t, every_cut_of_a_text_joins_again);
 	tcase_add_test(t, base64_holds_nothing_back);
 	tcase_add_test(t, a_gap_moves_on);
+	tcase_add_test(t, a_gap_of_the_other_stream_cuts_no_character);
+	tcase_add_test(t, a_character_that_a_gap_cuts_is_part_of_the_gap);
 	tcase_add_test(t, the_terminal_id_is_no_other_events);
 	tcase_add_loop_test(t, the_end_tells_of_repaired_characters, 0, 3);
 	tcase_add_test(t, base64_is_never_lossy);

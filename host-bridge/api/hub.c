@@ -187,7 +187,7 @@ static bool same_place(const struct hub *a, const struct hub *b)
 	if (x->next != y->next || x->base64 != y->base64)
 		return false;
 	for (int i = 0; i < 2; i++)
-		if (x->held_len[i] != y->held_len[i] ||
+		if (x->torn[i] != y->torn[i] || x->held_len[i] != y->held_len[i] ||
 		    (x->held_len[i] > 0 && x->held_at[i] != y->held_at[i]))
 			return false;
 	return true;
@@ -278,22 +278,32 @@ static void on_state(struct hub *h, const Sandgate__ExecState *s)
 		attach(h, sandbox);
 }
 
+/* Bytes of unfinished characters: no event has told of them yet. */
+static uint64_t held(const struct hub *h)
+{
+	return h->text.held_len[0] + h->text.held_len[1];
+}
+
 static void on_gap(struct hub *h, const Sandgate__Gap *g)
 {
 	struct watcher *w;
 	struct json_out out = {0};
 	LIST_FOREACH (w, &h->watchers, entry)
 		w->gapped = true;
+	uint64_t had = held(h);
 	sse_gap(&h->text, &out, g);
-	broadcast(h, &out, g->stream == SANDGATE__STREAM__STREAM_STDERR, g->bytes);
+	broadcast(h, &out, g->stream == SANDGATE__STREAM__STREAM_STDERR,
+	          had + g->bytes - held(h));
 	merge(h);
 }
 
 static void on_output(struct hub *h, const Sandgate__Output *o)
 {
 	struct json_out out = {0};
+	uint64_t had = held(h);
 	sse_chunk(&h->text, &out, o);
-	broadcast(h, &out, o->stream == SANDGATE__STREAM__STREAM_STDERR, o->data.len);
+	broadcast(h, &out, o->stream == SANDGATE__STREAM__STREAM_STDERR,
+	          had + o->data.len - held(h));
 	merge(h);
 }
 

@@ -95,6 +95,29 @@ static size_t complete_held(struct sse_text *t, struct json_out *out, unsigned s
 	return took;
 }
 
+static void gap(struct sse_text *t, struct json_out *out, const char *stream, uint64_t bytes)
+{
+	begin(t, out, sse_text_id(t), "gap");
+	json_out_string(out, "stream", stream);
+	json_out_int(out, "bytes", (int64_t)bytes);
+	end(out);
+}
+
+/* The rest of a character whose front was lost is lost with it. Returns its length. */
+static size_t drop_torn(struct sse_text *t, struct json_out *out, unsigned stream, uint64_t at,
+                        const char *data, size_t len)
+{
+	size_t n = 0;
+	while (!t->base64 && n < len && n < SSE_HELD_MAX && (data[n] & 0xc0) == 0x80)
+		n++;
+	t->torn[stream] = false;
+	if (n == 0)
+		return 0;
+	t->next = at + n;
+	gap(t, out, stream_names[stream], n);
+	return n;
+}
+
 void sse_chunk(struct sse_text *t, struct json_out *out, const Sandgate__Output *o)
 {
 	unsigned stream = o->stream == SANDGATE__STREAM__STREAM_STDERR;
@@ -102,8 +125,9 @@ void sse_chunk(struct sse_text *t, struct json_out *out, const Sandgate__Output 
 	size_t len = o->data.len, keep;
 	uint64_t at = o->sequence;
 
-	if (t->held_len[stream] > 0) {
-		size_t took = complete_held(t, out, stream, at, data, len);
+	if (t->torn[stream] || t->held_len[stream] > 0) {
+		size_t took = t->torn[stream] ? drop_torn(t, out, stream, at, data, len)
+		                              : complete_held(t, out, stream, at, data, len);
 		data += took;
 		len -= took;
 		at += took;
@@ -130,14 +154,6 @@ static void flush_held(struct sse_text *t, struct json_out *out)
 	}
 }
 
-static void gap(struct sse_text *t, struct json_out *out, const char *stream, uint64_t bytes)
-{
-	begin(t, out, sse_text_id(t), "gap");
-	json_out_string(out, "stream", stream);
-	json_out_int(out, "bytes", (int64_t)bytes);
-	end(out);
-}
-
 void sse_skipped(struct sse_text *t, struct json_out *out, Sandgate__Stream stream,
                  uint64_t bytes)
 {
@@ -146,11 +162,17 @@ void sse_skipped(struct sse_text *t, struct json_out *out, Sandgate__Stream stre
 
 void sse_gap(struct sse_text *t, struct json_out *out, const Sandgate__Gap *g)
 {
-	flush_held(t, out);
+	unsigned stream = g->stream == SANDGATE__STREAM__STREAM_STDERR;
+	uint64_t bytes = g->bytes;
+	for (unsigned i = 0; i < 2; i++) {
+		if (!g->both && i != stream)
+			continue;
+		bytes += t->held_len[i];
+		t->held_len[i] = 0;
+		t->torn[i] = true;
+	}
 	t->next = g->sequence + g->bytes;
-	gap(t, out,
-	    g->both ? "both" : stream_names[g->stream == SANDGATE__STREAM__STREAM_STDERR],
-	    g->bytes);
+	gap(t, out, g->both ? "both" : stream_names[stream], bytes);
 }
 
 void sse_exit(struct sse_text *t, struct json_out *out, const Sandgate__Result *r,

@@ -32,6 +32,7 @@ struct sse_text {
 	char held[2][SSE_HELD_MAX];
 	uint8_t held_len[2];
 	uint64_t held_at[2]; /* sequence number of the first held byte */
+	bool torn[2];        /* after a gap: what comes next may be a character's rest */
 };
 
 void sse_text_init(struct sse_text *t, const char *exec_id, bool base64, uint64_t next);
@@ -41,7 +42,8 @@ uint64_t sse_text_id(const struct sse_text *t);
 /* Render one event each. `start` may be 0 when it is not known. */
 void sse_start(struct sse_text *t, struct json_out *out, uint64_t started_at_ms);
 void sse_chunk(struct sse_text *t, struct json_out *out, const Sandgate__Output *o);
-/* Bytes that the guest does not have any more. */
+/* Bytes that the guest does not have any more. A character that it cut is gone as a whole:
+ * its other bytes are told as lost, too, and are never repaired into what nobody wrote. */
 void sse_gap(struct sse_text *t, struct json_out *out, const Sandgate__Gap *g);
 /* Bytes that one slow reader did not get. */
 void sse_skipped(struct sse_text *t, struct json_out *out, Sandgate__Stream stream,
