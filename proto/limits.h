@@ -268,6 +268,7 @@
 #define CONNECT_BACKOFF_MIN_MS 5  /* pause between tries, doubled each time up to … */
 #define CONNECT_BACKOFF_MAX_MS 80 /* … this: a booting guest is noticed soon enough */
 #define SILENCE_DEADLINE_S 10     /* an agent with calls in progress says nothing: ask it … */
+#define PULSE_S 2                 /* how often that is looked after */
 #define PING_DEADLINE_S 5         /* … and count it as lost when it is silent so long still */
 #define ANSWER_DEADLINE_S 20      /* each answer that an opened session owes */
 #define DRAIN_DEFAULT_S 20        /* --drain-seconds */

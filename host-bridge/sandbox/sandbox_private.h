@@ -57,7 +57,7 @@ struct sandbox {
 	struct link *spare;
 	ev_timer spare_timer;
 	ev_timer pulse;    /* looks after an agent with calls in progress */
-	bool heard;        /* it has spoken since the last look */
+	unsigned silent;   /* looks since it has spoken */
 	struct link *ping; /* it is being asked whether it lives */
 	struct link *idle; /* … and what still runs, before the sandbox expires */
 	bool busy;         /* the answer so far */

@@ -7,7 +7,12 @@
 
 void sandbox_heard(struct sandbox *s)
 {
-	s->heard = true;
+	s->silent = 0;
+}
+
+static bool is_silent(const struct sandbox *s, unsigned seconds)
+{
+	return s->silent * PULSE_S >= seconds;
 }
 
 static void tell_mute(struct sandbox *s)
@@ -33,18 +38,22 @@ static void on_answer(struct link *l, const Sandgate__GuestFrame *f, void *owner
 	struct sandbox *s = owner;
 	(void)f;
 	s->ping = NULL;
+	sandbox_heard(s);
 	link_destroy(l, false);
 }
 
+/* Who hangs up is asked again, for as long as one who says nothing is waited for. */
 static void on_no_answer(struct link *l, const struct err *why, bool sent,
                          const Sandgate__Refused *refused, void *owner)
 {
 	struct sandbox *s = owner;
 	(void)l;
-	(void)why;
 	(void)sent;
 	s->ping = NULL;
-	if (refused == NULL && !s->heard)
+	unsigned patience = SILENCE_DEADLINE_S;
+	if (why->code == ERR_SANDBOX_LOST)
+		patience += PING_DEADLINE_S;
+	if (refused == NULL && is_silent(s, patience))
 		tell_mute(s);
 }
 
@@ -70,23 +79,25 @@ static void on_pulse(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct sandbox *s = w->data;
 	(void)revents;
+	s->silent++;
 	if (LIST_EMPTY(&s->listeners))
 		ev_timer_stop(loop, w);
-	else if (!s->heard && s->ping == NULL)
+	else if (is_silent(s, SILENCE_DEADLINE_S) && s->ping == NULL)
 		ping(s);
-	s->heard = false;
 }
 
 void sandbox_init_pulse(struct sandbox *s)
 {
-	ev_timer_init(&s->pulse, on_pulse, SILENCE_DEADLINE_S, SILENCE_DEADLINE_S);
+	ev_timer_init(&s->pulse, on_pulse, PULSE_S, PULSE_S);
 	s->pulse.data = s;
 }
 
 void sandbox_start_pulse(struct sandbox *s)
 {
-	if (!ev_is_active(&s->pulse))
-		ev_timer_again(s->set->loop, &s->pulse);
+	if (ev_is_active(&s->pulse))
+		return;
+	s->silent = 0;
+	ev_timer_again(s->set->loop, &s->pulse);
 }
 
 void sandbox_stop_pulse(struct sandbox *s)
