@@ -275,6 +275,14 @@ struct ask_end ask_run_sh(const struct target *t, const char *cmd)
 	return ask_run(t, &e);
 }
 
+bool ask_lives(const struct target *t, const char *pid)
+{
+	char cmd[96];
+
+	snprintf(cmd, sizeof(cmd), "grep '^State:.[^ZX]' /proc/%d/status", atoi(pid));
+	return ask_run_sh(t, cmd).result->exit_code == 0;
+}
+
 void ask_until(struct conn *c, const char *word)
 {
 	struct ask_end seen = {0};

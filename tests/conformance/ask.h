@@ -55,6 +55,9 @@ struct ask_end ask_end(struct conn *c, uint64_t offset);
 /* ask_start() and ask_end(). */
 struct ask_end ask_run(const struct target *t, Sandgate__Exec *e);
 struct ask_end ask_run_sh(const struct target *t, const char *cmd);
+/* Whether the guest has a process of this number (text, as `echo $!` prints it) that is not
+ * a zombie. */
+bool ask_lives(const struct target *t, const char *pid);
 /* Read output of a running exec until stdout holds `word`; its end fails the check. */
 void ask_until(struct conn *c, const char *word);
 

@@ -149,13 +149,13 @@ static void half_an_open(const struct target *t)
 }
 
 static const struct check checks[] = {
-    {1, "a length over the cap is refused from the header alone", length_over_cap},
-    {1, "a frame of exactly the cap is taken", length_at_cap},
-    {1, "a frame without a body ends the session only", empty_frame},
-    {1, "garbage ends the session only", garbage},
-    {1, "a frame cut off at any byte ends the session only", truncated},
-    {1, "a frame that comes byte by byte is taken", split_at_every_byte},
-    {1, "an unknown field is ignored", unknown_field},
-    {1, "half an Open is given up after the deadline", half_an_open},
+    {3, "a length over the cap is refused from the header alone", length_over_cap},
+    {3, "a frame of exactly the cap is taken", length_at_cap},
+    {4, "a frame without a body ends the session only", empty_frame},
+    {4, "garbage ends the session only", garbage},
+    {2, "a frame cut off at any byte ends the session only", truncated},
+    {2, "a frame that comes byte by byte is taken", split_at_every_byte},
+    {4, "an unknown field is ignored", unknown_field},
+    {6, "half an Open is given up after the deadline", half_an_open},
 };
 CHECK_TABLE(checks_frame, checks);

@@ -169,15 +169,15 @@ static void what_to_run(const struct target *t)
 }
 
 static const struct check checks[] = {
-    {10, "a repeated start watches the running exec", repeat_while_running},
-    {10, "a repeated start takes up an exec whose owner was lost", repeat_after_a_lost_link},
-    {10, "a repeated start returns the retained result", repeat_when_finished},
-    {10, "the same id with another request is a conflict", conflict},
-    {10, "a forgotten id that was never seen refuses a late start", tombstone},
-    {10, "an id outside its alphabet or length is refused", bad_ids},
-    {10, "an id named like a cgroup file is just an id", tricky_ids},
-    {10, "a NUL in any string is refused, naming the field", nul_bytes},
-    {10, "an environment name that is empty or holds '=' is refused", bad_environment},
-    {10, "exactly one of cmd and argv, and an absolute cwd", what_to_run},
+    {28, "a repeated start watches the running exec", repeat_while_running},
+    {28, "a repeated start takes up an exec whose owner was lost", repeat_after_a_lost_link},
+    {28, "a repeated start returns the retained result", repeat_when_finished},
+    {28, "the same id with another request is a conflict", conflict},
+    {81, "a forgotten id that was never seen refuses a late start", tombstone},
+    {21, "an id outside its alphabet or length is refused", bad_ids},
+    {21, "an id named like a cgroup file is just an id", tricky_ids},
+    {21, "a NUL in any string is refused, naming the field", nul_bytes},
+    {21, "an environment name that is empty or holds '=' is refused", bad_environment},
+    {20, "exactly one of cmd and argv, and an absolute cwd", what_to_run},
 };
 CHECK_TABLE(checks_id, checks);

@@ -155,14 +155,14 @@ static void usage(const struct target *t)
 }
 
 static const struct check checks[] = {
-    {11, "an OOM kill is oom_killed, also behind a shell", oom},
-    {11, "with oom_group off a shell survives and the kill is counted", oom_without_group},
-    {11, "one page of memory is told truthfully", tiny_memory},
-    {11, "the pids limit holds and its hits are counted", pids},
-    {11, "the CPU time limit is cpu_limit", cpu_time},
-    {11, "the CPU share holds", cpu_share},
-    {11, "open files and file size are limited", rlimits},
-    {11, "an io limit without its controller is refused by name", io},
-    {11, "usage is counted", usage},
+    {22, "an OOM kill is oom_killed, also behind a shell", oom},
+    {22, "with oom_group off a shell survives and the kill is counted", oom_without_group},
+    {22, "one page of memory is told truthfully", tiny_memory},
+    {22, "the pids limit holds and its hits are counted", pids},
+    {22, "the CPU time limit is cpu_limit", cpu_time},
+    {22, "the CPU share holds", cpu_share},
+    {22, "open files and file size are limited", rlimits},
+    {22, "an io limit without its controller is refused by name", io},
+    {57, "usage is counted", usage},
 };
 CHECK_TABLE(checks_limits, checks);

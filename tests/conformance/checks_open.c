@@ -146,16 +146,16 @@ static void many_silent_sessions(const struct target *t)
 }
 
 static const struct check checks[] = {
-    {2, "Opened tells version and instance", opened_tells},
-    {2, "a version that is too old is refused", older_version},
-    {2, "a newer host is answered in the agent's version", newer_version},
-    {2, "a wrong or missing token is refused", wrong_token},
-    {2, "a first frame that is not Open is refused", first_is_not_open},
-    {2, "a second Open is refused", second_open},
-    {2, "an unknown operation is refused", unknown_operation},
-    {2, "an Open without an operation is refused", no_operation},
-    {2, "an unknown request inside a session is refused", unknown_request},
-    {2, "a spare session waits for its Open", silent_session},
-    {2, "past the cap the oldest spare session is closed", many_silent_sessions},
+    {13, "Opened tells version and instance", opened_tells},
+    {11, "a version that is too old is refused", older_version},
+    {11, "a newer host is answered in the agent's version", newer_version},
+    {12, "a wrong or missing token is refused", wrong_token},
+    {10, "a first frame that is not Open is refused", first_is_not_open},
+    {10, "a second Open is refused", second_open},
+    {4, "an unknown operation is refused", unknown_operation},
+    {4, "an Open without an operation is refused", no_operation},
+    {4, "an unknown request inside a session is refused", unknown_request},
+    {6, "a spare session waits for its Open", silent_session},
+    {6, "past the cap the oldest spare session is closed", many_silent_sessions},
 };
 CHECK_TABLE(checks_open, checks);

@@ -198,17 +198,17 @@ static void detached_runs_on(const struct target *t)
 }
 
 static const struct check checks[] = {
-    {7, "an owner that does not read holds its process, and nobody else", slow_owner_holds},
-    {7, "an owner that does not read does not hold the timeout", slow_owner_times_out},
-    {7, "a watcher that does not read stalls nobody", slow_watcher_stalls_nobody},
-    {7, "a watcher's going means nothing", watcher_goes},
-    {7, "a watcher may not cancel", watcher_may_not_cancel},
-    {7, "a second owner takes over", takeover},
-    {7, "a lost link is awaited, then cancelled as bridge_lost", lost_link_then_cancelled},
-    {7, "a lost link can be taken up at its offset", lost_link_taken_up},
-    {7, "an exec that ends without its link keeps its result", lost_link_ends_in_time},
-    {7, "client_gone leaves an exec running that asked for detach", client_gone_detaches},
-    {7, "any other cancel ends an exec that asked for detach", killed_though_detached},
-    {7, "a detached exec has no owner and runs on", detached_runs_on},
+    {42, "an owner that does not read holds its process, and nobody else", slow_owner_holds},
+    {52, "an owner that does not read does not hold the timeout", slow_owner_times_out},
+    {43, "a watcher that does not read stalls nobody", slow_watcher_stalls_nobody},
+    {43, "a watcher's going means nothing", watcher_goes},
+    {64, "a watcher may not cancel", watcher_may_not_cancel},
+    {62, "a second owner takes over", takeover},
+    {76, "a lost link is awaited, then cancelled as bridge_lost", lost_link_then_cancelled},
+    {76, "a lost link can be taken up at its offset", lost_link_taken_up},
+    {80, "an exec that ends without its link keeps its result", lost_link_ends_in_time},
+    {75, "client_gone leaves an exec running that asked for detach", client_gone_detaches},
+    {75, "any other cancel ends an exec that asked for detach", killed_though_detached},
+    {30, "a detached exec has no owner and runs on", detached_runs_on},
 };
 CHECK_TABLE(checks_owner, checks);

@@ -126,11 +126,11 @@ static void kill_of_leftovers(const struct target *t)
 }
 
 static const struct check checks[] = {
-    {9, "a signal reaches the leader", delivered},
-    {9, "dying of a signal is signaled", dying_of_it_is_signaled},
-    {9, "a signal reaches all when asked", all_or_leader},
-    {9, "a number that is no signal is refused", bad_number},
-    {9, "a control session kills", kill_from_aside},
-    {9, "killing a finished exec kills its leftovers", kill_of_leftovers},
+    {70, "a signal reaches the leader", delivered},
+    {54, "dying of a signal is signaled", dying_of_it_is_signaled},
+    {70, "a signal reaches all when asked", all_or_leader},
+    {70, "a number that is no signal is refused", bad_number},
+    {64, "a control session kills", kill_from_aside},
+    {74, "killing a finished exec kills its leftovers", kill_of_leftovers},
 };
 CHECK_TABLE(checks_signal, checks);

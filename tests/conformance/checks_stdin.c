@@ -174,13 +174,13 @@ static void after_close(const struct target *t)
 }
 
 static const struct check checks[] = {
-    {8, "without input the end comes at once", none_is_end},
-    {8, "initial input is followed by the end", initial},
-    {8, "a MiB of input is read, echoed or ignored", much},
-    {8, "later input is acknowledged with the offset", frames},
-    {8, "a wrong offset is refused with the right one", wrong_offset},
-    {8, "input that is not read waits, and stalls nobody", unread},
-    {8, "a process that closes its input ends it", reader_closes},
-    {8, "input after the end is not taken", after_close},
+    {25, "without input the end comes at once", none_is_end},
+    {25, "initial input is followed by the end", initial},
+    {25, "a MiB of input is read, echoed or ignored", much},
+    {71, "later input is acknowledged with the offset", frames},
+    {72, "a wrong offset is refused with the right one", wrong_offset},
+    {71, "input that is not read waits, and stalls nobody", unread},
+    {73, "a process that closes its input ends it", reader_closes},
+    {73, "input after the end is not taken", after_close},
 };
 CHECK_TABLE(checks_stdin, checks);

@@ -173,7 +173,7 @@ class TestSpawnFailed:
         assert sandbox.run("ls /tmp/ran")["exit_code"] != 0
 
     def test_cwd_missing(self, sandbox):
-        self.failed(sandbox, "chdir", "ENOENT", 127, cwd="/nope")
+        self.failed(sandbox, "chdir", "ENOENT", 126, cwd="/nope")
 
     def test_cwd_is_a_file(self, sandbox):
         self.failed(sandbox, "chdir", "ENOTDIR", 126, cwd="/etc/passwd")
@@ -182,7 +182,7 @@ class TestSpawnFailed:
         self.failed(sandbox, "chdir", "EACCES", 126, cwd="/root", user="u1")
 
     def test_unknown_user(self, sandbox):
-        self.failed(sandbox, "user", "ENOENT", 127, user="ghost")
+        self.failed(sandbox, "user", "ENOENT", 126, user="ghost")
 
     def test_argv_not_found(self, sandbox):
         self.failed(sandbox, "execve", "ENOENT", 127, cmd=["no-such-program"])
