@@ -1,7 +1,8 @@
 /*
- * For check_hub.c, check_call.c and check_idle.c: the API over its real HTTP server, links and
- * sandboxes, with an agent and clients in the same thread. The agent knows one exec, "x", whose
- * output and end the test scripts. `until` turns the loop until a condition holds.
+ * For check_hub.c, check_call.c, check_idle.c and check_exec_calls.c: the API over its real
+ * HTTP server, links and sandboxes, with an agent and clients in the same thread. The agent
+ * knows one exec, "x", whose output and end the test scripts. `until` turns the loop until a
+ * condition holds.
  */
 #ifndef SANDGATE_API_FIXTURE_H
 #define SANDGATE_API_FIXTURE_H
@@ -72,6 +73,8 @@ static struct {
 	bool finished, vanished;
 	bool exists; /* a start is a repetition: it watches */
 	unsigned cancelled, started, attached, listed;
+	uint64_t stdin_taken;
+	bool stdin_closed;
 	Sandgate__CancelReason reason;
 	ev_timer tick;
 } fx;
@@ -155,6 +158,7 @@ static inline void put_state(struct peer *p)
 	s.phase = fx.finished ? SANDGATE__EXEC_PHASE__PHASE_FINISHED
 	                      : SANDGATE__EXEC_PHASE__PHASE_RUNNING;
 	s.end_sequence = fx.output.len;
+	s.stdin_offset = fx.stdin_taken;
 	s.result = fx.finished ? &r : NULL;
 	r.outcome = SANDGATE__OUTCOME__OUTCOME_EXITED;
 	f.exec_state = &s;
@@ -167,6 +171,16 @@ static inline void put_done(struct peer *p)
 	Sandgate__Done d = SANDGATE__DONE__INIT;
 	f.done = &d;
 	put(p, &f, SANDGATE__GUEST_FRAME__BODY_DONE);
+}
+
+static inline void put_stdin_ack(struct peer *p)
+{
+	Sandgate__GuestFrame f = SANDGATE__GUEST_FRAME__INIT;
+	Sandgate__StdinAck a = SANDGATE__STDIN_ACK__INIT;
+	a.offset = fx.stdin_taken;
+	a.closed = fx.stdin_closed;
+	f.stdin_ack = &a;
+	put(p, &f, SANDGATE__GUEST_FRAME__BODY_STDIN_ACK);
 }
 
 static inline void put_list(struct peer *p)
@@ -269,6 +283,14 @@ static inline void agent_frame(struct peer *p, const Sandgate__HostFrame *h)
 		fx.cancelled++;
 		fx.reason = h->cancel->reason;
 		put_done(p);
+	}
+	if (h->body_case == SANDGATE__HOST_FRAME__BODY_STDIN) {
+		fx.stdin_taken += fx.stdin_closed ? 0 : h->stdin->data.len;
+		put_stdin_ack(p);
+	}
+	if (h->body_case == SANDGATE__HOST_FRAME__BODY_CLOSE_STDIN) {
+		fx.stdin_closed = true;
+		put_stdin_ack(p);
 	}
 }
 

@@ -144,6 +144,9 @@ START_TEST(the_terminal_events_id_gets_204)
 	clients[0].deaf = true; /* answered */
 	watch("Last-Event-ID: x:2\r\n");
 	UNTIL(all_have, "\"type\":\"exit\"");
+	clients[1].deaf = true;
+	watch("Last-Event-ID: x:4\r\n"); /* which no event ever had */
+	UNTIL(all_have, "request.invalid_field");
 }
 END_TEST
 

@@ -1,7 +1,7 @@
 #include "host-bridge/api/api.h"
 
 #include <ctype.h>
-#include <math.h>
+#include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,10 +138,15 @@ static bool is_json(const char *type)
 static int check_query(const struct api_request *r, struct err *e)
 {
 	const char *key;
-	for (size_t i = 0; (key = http_query_key(r->x, i)) != NULL; i++)
+	for (size_t i = 0; (key = http_query_key(r->x, i)) != NULL; i++) {
 		if (!routes_takes_query(r->route, key))
 			return err_field(e, ERR_INVALID_FIELD, key,
 			                 "%.64s is not a known query parameter", key);
+		for (size_t j = 0; j < i; j++)
+			if (strcmp(key, http_query_key(r->x, j)) == 0)
+				return err_field(e, ERR_INVALID_FIELD, key,
+				                 "%s is given more than once", key);
+	}
 	return 0;
 }
 
@@ -246,10 +251,30 @@ int api_query_number(const struct api_request *r, const char *key, double max, b
 	if (text == NULL)
 		return 0;
 	char *end;
-	*value = strtod(text, &end);
-	if (!isdigit((unsigned char)text[0]) || *end != '\0' || !isfinite(*value) ||
-	    *value > max)
+	double v = strtod(text, &end);
+	/* strtod takes hexadecimal, exponents, signs, blanks and words besides. */
+	bool plain =
+	    isdigit((unsigned char)*text) && strspn(text, "0123456789.") == strlen(text);
+	if (!plain || *end != '\0' || v > max)
 		return err_field(e, ERR_INVALID_FIELD, key, "%s must be a number up to %.15g",
 		                 key, max);
+	*value = v;
+	return 0;
+}
+
+int api_query_integer(const struct api_request *r, const char *key, uint64_t max, bool *set,
+                      uint64_t *value, struct err *e)
+{
+	const char *text = http_query(r->x, key);
+	*set = text != NULL;
+	if (text == NULL)
+		return 0;
+	errno = 0;
+	uint64_t v = strtoull(text, NULL, 10);
+	if (*text == '\0' || strspn(text, "0123456789") != strlen(text) || errno != 0 ||
+	    v > max)
+		return err_field(e, ERR_INVALID_FIELD, key,
+		                 "%s must be a whole number up to %ju", key, (uintmax_t)max);
+	*value = v;
 	return 0;
 }

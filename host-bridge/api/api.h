@@ -56,9 +56,12 @@ const char *api_workspace(const struct api_request *r); /* NULL for an admin: al
 /* The sandbox that the path names; when there is none the request has been answered. */
 struct sandbox *api_sandbox(struct api_request *r);
 
-/* A number in the query, within 0..max. Absent: 0, with `*set` false. */
+/* A number in the query, within 0..max, in decimal; the second one whole. Absent: `*value` is
+ * left, `*set` is false. */
 int api_query_number(const struct api_request *r, const char *key, double max, bool *set,
                      double *value, struct err *e);
+int api_query_integer(const struct api_request *r, const char *key, uint64_t max, bool *set,
+                      uint64_t *value, struct err *e);
 
 /* Each ends the request. `body` is malloc'd and taken over; `doc` is decref'd. */
 void api_reply_take(struct api_request *r, int status, const char *type, char *body,

@@ -102,9 +102,11 @@ void api_exec_output(struct api_request *r, char *data, size_t len)
 struct input {
 	struct ask ask;
 	bool has_offset, close, ended;
+	bool closed;     /* the input takes no more: it was ended, or is not read any more */
 	uint64_t offset; /* of the next byte, when given */
 	unsigned owed;   /* acknowledgements */
-	uint64_t taken;  /* as the agent last said */
+	uint64_t taken;  /* as the agent last said … */
+	uint64_t due;    /* … and is to say when all that was sent is taken */
 };
 
 static void reply_input(struct input *in)
@@ -121,10 +123,22 @@ static void reply_input(struct input *in)
 	api_reply_take(r, 200, "application/json", body, (size_t)n);
 }
 
+/* Bytes came that nobody will read: the client must hear of it. */
+static void refuse_input(struct input *in)
+{
+	struct err e;
+	struct api_details d = {.has_limit = true, .limit = in->taken};
+	struct api_request *r = ask_done(&in->ask);
+	d.exec_id = r->exec_id;
+	err_field(&e, ERR_STDIN_OFFSET, "stdin_open", "the input is closed");
+	api_fail(r, &e, &d);
+}
+
 static void send_input(struct input *in, const char *data, size_t len)
 {
 	dial_stdin(&in->ask.dial, in->has_offset ? &in->offset : NULL, data, len);
 	in->offset += len;
+	in->due += len;
 	in->owed++;
 }
 
@@ -132,6 +146,10 @@ static void on_data(struct http_exchange *x, const char *data, size_t len, void 
 {
 	struct api_request *r = owner;
 	struct input *in = r->owner;
+	if (in->closed) {
+		refuse_input(in);
+		return;
+	}
 	sandbox_touch(in->ask.sandbox);
 	for (size_t n; len > 0; data += n, len -= n) {
 		n = len < CHUNK_MAX ? len : CHUNK_MAX;
@@ -167,11 +185,16 @@ static void read_on(struct input *in)
 static void on_ack(struct input *in, const Sandgate__StdinAck *ack)
 {
 	in->taken = ack->offset;
+	in->closed |= ack->closed;
 	if (in->owed > 0)
 		in->owed--;
-	if (ack->closed || (in->owed == 0 && in->ended))
+	if (in->owed > 0)
+		return;
+	if (in->taken < in->due)
+		refuse_input(in);
+	else if (in->ended)
 		reply_input(in);
-	else if (in->owed == 0)
+	else
 		read_on(in);
 }
 
@@ -179,7 +202,7 @@ static void on_input(struct ask *a, const Sandgate__GuestFrame *f)
 {
 	struct input *in = (struct input *)a;
 	if (f->body_case == SANDGATE__GUEST_FRAME__BODY_EXEC_STATE) {
-		in->taken = f->exec_state->stdin_offset;
+		in->taken = in->due = f->exec_state->stdin_offset;
 		read_on(in);
 	} else if (f->body_case == SANDGATE__GUEST_FRAME__BODY_STDIN_ACK) {
 		on_ack(in, f->stdin_ack);
@@ -188,11 +211,9 @@ static void on_input(struct ask *a, const Sandgate__GuestFrame *f)
 
 static int input_query(struct api_request *r, struct input *in, struct err *e)
 {
-	double offset = 0;
 	const char *close = http_query(r->x, "close");
-	if (api_query_number(r, "offset", 9e15, &in->has_offset, &offset, e) < 0)
+	if (api_query_integer(r, "offset", INT64_MAX, &in->has_offset, &in->offset, e) < 0)
 		return -1;
-	in->offset = (uint64_t)offset;
 	in->close = close != NULL && (strcmp(close, "true") == 0 || strcmp(close, "1") == 0);
 	if (close != NULL && !in->close && strcmp(close, "false") != 0 &&
 	    strcmp(close, "0") != 0)

@@ -258,7 +258,7 @@ static void on_state(struct hub *h, const Sandgate__ExecState *s)
 	struct watcher *w = LIST_FIRST(&h->watchers);
 	struct sandbox *sandbox = h->dial.sandbox;
 	bool finished = s->phase == SANDGATE__EXEC_PHASE__PHASE_FINISHED;
-	if (h->text.next > s->end_sequence && finished) {
+	if (h->text.next == s->end_sequence + 1 && finished) {
 		struct api_request *r = w->r;
 		r->on_gone = NULL;
 		watcher_destroy(w);

@@ -10,13 +10,13 @@
 int page_of(const struct api_request *r, struct page *p, struct err *e)
 {
 	bool set;
-	double limit = LIST_LIMIT_DEFAULT;
+	uint64_t limit = LIST_LIMIT_DEFAULT;
 	const char *token = http_query(r->x, "page_token");
-	if (api_query_number(r, "limit", LIST_LIMIT_MAX, &set, &limit, e) < 0)
+	if (api_query_integer(r, "limit", LIST_LIMIT_MAX, &set, &limit, e) < 0)
 		return -1;
 	if (limit < 1)
 		return err_field(e, ERR_INVALID_FIELD, "limit", "limit must be at least 1");
-	p->limit = (size_t)limit;
+	p->limit = limit;
 	p->after = "";
 	if (token == NULL)
 		return 0;

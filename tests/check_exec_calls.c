@@ -1,0 +1,115 @@
+/* What is asked of an exec that exists: query parameters are read strictly, input is taken or
+ * refused and never dropped. */
+#include "tests/api_fixture.h"
+
+static struct peer client;
+
+static void setup(void)
+{
+	fixture_setup();
+	client = (struct peer){.fd = -1};
+}
+
+static void teardown(void)
+{
+	peer_close(&client);
+	fixture_teardown();
+}
+
+static bool is_answered(void *arg)
+{
+	(void)arg;
+	return has(&client, "\r\n\r\n") && (has(&client, "HTTP/1.1 204") || has(&client, "}"));
+}
+
+static void ask(const char *method, const char *path, const char *body)
+{
+	peer_close(&client);
+	request(&client, method, path, "", body);
+	until(is_answered, NULL, &client, 1);
+}
+
+static void expect_field(const char *field)
+{
+	char text[64];
+	snprintf(text, sizeof(text), "\"field\":\"%s\"", field);
+	ck_assert_msg(has(&client, text), "%s", client.in.data);
+}
+
+START_TEST(numbers_of_a_query_are_plain_decimals)
+{
+	static const char *const bad[] = {"0x1", "1e2",   "+1",  "-1", " 1",
+	                                  ".5",  "1.2.3", "nan", "",   "601"};
+	char path[64];
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		snprintf(path, sizeof(path), "/execs/x?wait_seconds=%s",
+		         bad[i][0] == ' ' ? "%201" : bad[i]);
+		ask("GET", path, "");
+		expect_field("wait_seconds");
+	}
+	ask("GET", "/execs/x?wait_seconds=0.0", "");
+	ck_assert(has(&client, "HTTP/1.1 200"));
+}
+END_TEST
+
+START_TEST(whole_numbers_are_whole)
+{
+	static const char *const bad[] = {"1.5", "1e2", "0", "1001", "0x1", ""};
+	char path[64];
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		snprintf(path, sizeof(path), "/execs?limit=%s", bad[i]);
+		ask("GET", path, "");
+		expect_field("limit");
+	}
+	ask("GET", "/execs?limit=1", "");
+	ck_assert(has(&client, "HTTP/1.1 200"));
+}
+END_TEST
+
+START_TEST(a_repeated_parameter_is_refused)
+{
+	ask("GET", "/execs/x/output?stream=stdout&stream=stderr", "");
+	ck_assert(has(&client, "HTTP/1.1 400"));
+	expect_field("stream");
+}
+END_TEST
+
+START_TEST(input_that_is_taken_is_counted)
+{
+	ask("POST", "/execs/x/stdin", "abc");
+	ck_assert(has(&client, "{\"offset\":3}"));
+	ask("POST", "/execs/x/stdin?close=true", "de");
+	ck_assert(has(&client, "{\"offset\":5}"));
+	ask("POST", "/execs/x/stdin?close=true", ""); /* nothing of it is lost */
+	ck_assert(has(&client, "{\"offset\":5}"));
+}
+END_TEST
+
+START_TEST(input_to_a_closed_input_is_refused)
+{
+	fx.stdin_closed = true;
+	ask("POST", _i == 0 ? "/execs/x/stdin" : "/execs/x/stdin?close=true", "abc");
+	ck_assert(has(&client, "HTTP/1.1 409") && has(&client, "exec.stdin_offset"));
+	ck_assert(has(&client, "\"limit\":0"));
+	expect_field("stdin_open");
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("exec_calls");
+	TCase *t = tcase_create("exec_calls");
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, numbers_of_a_query_are_plain_decimals);
+	tcase_add_test(t, whole_numbers_are_whole);
+	tcase_add_test(t, a_repeated_parameter_is_refused);
+	tcase_add_test(t, input_that_is_taken_is_counted);
+	tcase_add_loop_test(t, input_to_a_closed_input_is_refused, 0, 2);
+	suite_add_tcase(s, t);
+	SRunner *r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}
