@@ -12,6 +12,7 @@
 #include "guest-agent/clock.h"
 #include "guest-agent/drain.h"
 #include "guest-agent/exec_internal.h"
+#include "guest-agent/init.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -207,6 +208,8 @@ static void enter_finished(struct exec *x)
 	exec_stop_timers(x);
 	bool leftovers = !x->spawn_failed && cgroup_leaf_populated(x->leaf);
 	exec_fill_result(x, leftovers);
+	if (x->killed)
+		init_reap_now(); /* the next command sees none of them, not even dead */
 	stdin_feed_destroy(x->feed);
 	x->feed = NULL;
 	for (unsigned i = 0; i < RING_STREAMS; i++) {

@@ -25,6 +25,9 @@ void init_setup(void);
 int init_reap_start(struct ev_loop *loop, bool (*is_ours)(pid_t pid, void *arg), void *arg,
                     struct err *e);
 
+/* Reap at once what there is, not a moment later. Harmless when not started. */
+void init_reap_now(void);
+
 /* Stop reaping: before the loop is destroyed. Fine when it was never started. */
 void init_reap_stop(struct ev_loop *loop);
 

@@ -11,6 +11,7 @@
 #define REAP_MAX 256
 
 static struct {
+	struct ev_loop *loop; /* NULL: not started */
 	ev_signal child;
 	ev_timer again;
 	bool (*is_ours)(pid_t pid, void *arg);
@@ -54,6 +55,7 @@ int init_reap_start(struct ev_loop *loop, bool (*is_ours)(pid_t pid, void *arg),
 	 */
 	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
 		return err_errno(e, ERR_INTERNAL, errno, "cannot become a subreaper");
+	reaper.loop = loop;
 	reaper.is_ours = is_ours;
 	reaper.arg = arg;
 	ev_signal_init(&reaper.child, on_child, SIGCHLD);
@@ -63,8 +65,15 @@ int init_reap_start(struct ev_loop *loop, bool (*is_ours)(pid_t pid, void *arg),
 	return 0;
 }
 
+void init_reap_now(void)
+{
+	if (reaper.loop != NULL)
+		reap(reaper.loop);
+}
+
 void init_reap_stop(struct ev_loop *loop)
 {
+	reaper.loop = NULL;
 	ev_signal_stop(loop, &reaper.child);
 	ev_timer_stop(loop, &reaper.again);
 }
