@@ -1,5 +1,5 @@
 /* What is asked of an exec that exists: query parameters are read strictly, input is taken or
- * refused and never dropped. */
+ * refused and never dropped, every refusal has the request's id. */
 #include "tests/api_fixture.h"
 
 static struct peer client;
@@ -95,6 +95,26 @@ START_TEST(input_to_a_closed_input_is_refused)
 }
 END_TEST
 
+START_TEST(a_request_that_is_malformed_has_an_id)
+{
+	ask("GET", "/%zz", "");
+	ck_assert(has(&client, "HTTP/1.1 400") && has(&client, "X-Request-Id: req_"));
+	ck_assert(has(&client, "\"request_id\":\"req_"));
+}
+END_TEST
+
+START_TEST(a_request_that_is_refused_later_keeps_its_own_id)
+{
+	char *body = calloc(1, 2 * HTTP_READAHEAD_MAX + 1);
+	memset(body, 'x', 2 * HTTP_READAHEAD_MAX);
+	request(&client, "GET", "/execs", "X-Request-Id: mine\r\n", body);
+	free(body);
+	until(is_answered, NULL, &client, 1);
+	ck_assert(has(&client, "HTTP/1.1 413") && has(&client, "X-Request-Id: mine\r\n"));
+	ck_assert(has(&client, "\"request_id\":\"mine\""));
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("exec_calls");
@@ -106,6 +126,8 @@ int main(void)
 	tcase_add_test(t, a_repeated_parameter_is_refused);
 	tcase_add_test(t, input_that_is_taken_is_counted);
 	tcase_add_loop_test(t, input_to_a_closed_input_is_refused, 0, 2);
+	tcase_add_test(t, a_request_that_is_malformed_has_an_id);
+	tcase_add_test(t, a_request_that_is_refused_later_keeps_its_own_id);
 	suite_add_tcase(s, t);
 	SRunner *r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);

@@ -34,11 +34,13 @@ static struct ev_loop *loop;
 static struct http_server *server;
 static int port;
 
-static size_t on_refused(int status, const char *reason, char *buf, size_t room, void *arg)
+static void on_refused(struct http_refusal *f, void *arg)
 {
 	(void)arg;
 	seen.refusals++;
-	return (size_t)snprintf(buf, room, "{\"refused\":%d,\"why\":\"%s\"}", status, reason);
+	strcpy(f->headers, "X-Refused: yes\r\n");
+	f->len = (size_t)snprintf(f->body, sizeof f->body, "{\"refused\":%d,\"why\":\"%s\"}",
+	                          f->status, f->reason);
 }
 
 static inline void serve(void (*on_request)(struct http_exchange *x, void *arg))

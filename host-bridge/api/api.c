@@ -94,7 +94,7 @@ static void on_gone(struct http_exchange *x, void *owner)
 	(void)x;
 	if (r->on_gone != NULL)
 		r->on_gone(r);
-	finish(r, 499);
+	finish(r, r->refused != 0 ? r->refused : 499);
 }
 
 static void on_room(struct http_exchange *x, void *owner)
@@ -107,6 +107,14 @@ static void on_room(struct http_exchange *x, void *owner)
 
 /* ---- its beginning ---- */
 
+static void make_request_id(char id[REQUEST_ID_MAX + 1])
+{
+	unsigned char random[12];
+	randombytes_buf(random, sizeof(random));
+	memcpy(id, "req_", 4);
+	sodium_bin2hex(id + 4, REQUEST_ID_MAX + 1 - 4, random, sizeof(random));
+}
+
 /* A client's own id is echoed when it is short and printable, else one is made. */
 static void take_request_id(struct api_request *r)
 {
@@ -115,14 +123,10 @@ static void take_request_id(struct api_request *r)
 	bool good = n > 0 && n <= REQUEST_ID_MAX;
 	for (size_t i = 0; good && i < n; i++)
 		good = isgraph((unsigned char)given[i]) != 0;
-	if (good) {
+	if (good)
 		memcpy(r->id, given, n + 1);
-	} else {
-		unsigned char random[12];
-		randombytes_buf(random, sizeof(random));
-		memcpy(r->id, "req_", 4);
-		sodium_bin2hex(r->id + 4, sizeof(r->id) - 4, random, sizeof(random));
-	}
+	else
+		make_request_id(r->id);
 	http_set_header(r->x, "X-Request-Id", r->id);
 	const char *trace = http_header(r->x, "traceparent");
 	if (trace != NULL && strlen(trace) <= REQUEST_ID_MAX)
@@ -217,11 +221,20 @@ static void on_request(struct http_exchange *x, void *arg)
 		             on_body, r);
 }
 
-static size_t on_refused(int status, const char *reason, char *buf, size_t room, void *arg)
+/* A request, where there is one, hears that its client is gone next: that accounts for it. */
+static void on_refused(struct http_refusal *f, void *arg)
 {
 	struct api *api = arg;
-	metrics_request(api->metrics, status);
-	return api_error_refusal(status, reason, buf, room);
+	struct api_request *r = f->owner;
+	char made[REQUEST_ID_MAX + 1];
+	make_request_id(made);
+	if (r != NULL)
+		r->refused = f->status;
+	else
+		metrics_request(api->metrics, f->status);
+	const char *id = r != NULL ? r->id : made;
+	snprintf(f->headers, sizeof(f->headers), "X-Request-Id: %s\r\n", id);
+	api_error_refusal(f, id);
 }
 
 const struct http_handlers api_handlers = {.on_request = on_request, .on_refused = on_refused};

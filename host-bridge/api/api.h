@@ -43,6 +43,7 @@ struct api_request {
 	char id[REQUEST_ID_MAX + 1];
 	char sandbox_id[EXEC_ID_MAX + 1]; /* the path's {id} */
 	char exec_id[EXEC_ID_MAX + 1];    /* the path's {eid}, or the exec that was started */
+	int refused;                      /* the HTTP layer answered with this status; or 0 */
 	const char *outcome;              /* of an exec, for the audit log; static, or NULL */
 	ev_tstamp received;
 	void (*on_gone)(struct api_request *r);

@@ -59,15 +59,14 @@ static enum err_code code_of(int status)
 	}
 }
 
-size_t api_error_refusal(int status, const char *reason, char *buf, size_t room)
+void api_error_refusal(struct http_refusal *f, const char *request_id)
 {
 	struct json_out out = {0};
 	struct err e;
 	const struct api_details d = {.started = "no"};
-	err_set(&e, code_of(status), "%s", reason);
-	api_error_envelope(&out, "", &e, &d);
-	size_t n = out.len < room ? out.len : 0;
-	memcpy(buf, out.data, n);
+	err_set(&e, code_of(f->status), "%s", f->reason);
+	api_error_envelope(&out, request_id, &e, &d);
+	f->len = out.len < sizeof(f->body) ? out.len : 0;
+	memcpy(f->body, out.data, f->len);
 	json_out_free(&out);
-	return n;
 }

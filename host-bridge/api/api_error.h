@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "host-bridge/http/http_server.h"
 #include "host-bridge/http/json_out.h"
 #include "proto/err.h"
 
@@ -32,7 +33,7 @@ void api_error_envelope(struct json_out *out, const char *request_id, const stru
 void api_error_members(struct json_out *out, const char *request_id, const struct err *e,
                        const struct api_details *d);
 
-/* For on_refused: what the HTTP layer refused before there was a request. */
-size_t api_error_refusal(int status, const char *reason, char *buf, size_t room);
+/* For on_refused: the envelope of what the HTTP layer refused by itself. */
+void api_error_refusal(struct http_refusal *f, const char *request_id);
 
 #endif

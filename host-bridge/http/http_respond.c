@@ -7,9 +7,6 @@
 
 #include "proto/limits.h"
 
-/* Room for the error body of a refused request. */
-#define REFUSAL_MAX 1024
-
 /* The body's length where it is not a number of bytes. */
 #define LENGTH_CHUNKED (-1)
 #define LENGTH_UNTIL_CLOSE (-2)
@@ -228,11 +225,14 @@ void http_abort(struct http_exchange *x)
 void http_respond_refusal(struct http_conn *c, int status, const char *reason)
 {
 	const struct http_handlers *h = &c->server->handlers;
-	char body[REFUSAL_MAX];
-	size_t len = h->on_refused(status, reason, body, sizeof body, h->arg);
+	struct http_refusal f = {.status = status, .reason = reason};
 	bool sends_body = !c->x || c->x->head.method != HTTP_M_HEAD;
+	struct http_buf lines = {.data = f.headers};
 
-	if (add_head(c, status, "application/json", (long long)len, "close", NULL) < 0 ||
-	    (sends_body && http_out_add(&c->out, body, len) < 0))
+	f.owner = c->x ? c->x->watch_owner : NULL;
+	h->on_refused(&f, h->arg);
+	lines.len = strlen(f.headers);
+	if (add_head(c, status, "application/json", (long long)f.len, "close", &lines) < 0 ||
+	    (sends_body && http_out_add(&c->out, f.body, f.len) < 0))
 		http_out_free(&c->out);
 }

@@ -20,13 +20,22 @@
 struct http_server;
 struct http_exchange;
 
+/* The answer to a request that the parser or a limit refused; headers, body and len are for
+ * the owner to fill in. */
+struct http_refusal {
+	int status;
+	const char *reason;
+	void *owner;       /* http_watch's; NULL when there is no exchange */
+	char headers[256]; /* whole lines, each ended by CRLF */
+	char body[1024];   /* JSON */
+	size_t len;
+};
+
 struct http_handlers {
 	/* The head of a request is complete. Must call http_collect, http_stream,
 	 * http_no_body or http_reply before it returns. */
 	void (*on_request)(struct http_exchange *x, void *arg);
-	/* A request was refused by the parser or a limit: write its error body (JSON) into
-	 * buf and return its length. `x` is NULL: there is no exchange. */
-	size_t (*on_refused)(int status, const char *reason, char *buf, size_t room, void *arg);
+	void (*on_refused)(struct http_refusal *f, void *arg);
 	void *arg;
 };
 
