@@ -79,14 +79,13 @@ def test_init_cannot_be_killed_from_inside(sandbox):
 
 def test_agent_killed_on_local(farm, local_bridge):
     own = local_bridge.client.create()
-    waiting = own.send("sleep 60", "/exec/stream")
-    until(lambda: own.client.get(own.path + "/execs").json["items"], 5, "the start")
+    waiting = own.stream("echo up; sleep 60")
+    waiting.until("stdout", "up")
     for pid in local_bridge.guests(own):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    with waiting:
-        last = Stream(waiting, *waiting.head()).collect().last
+    last = waiting.collect().last
     assert last["type"] == "error" and last["code"] == "sandbox.lost", last
     own.delete()
