@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "proto/limits.h"
-#include "proto/log.h"
 
 /* Bytes sent by one connection in one turn, so that none holds up the rest. */
 #define SEND_BUDGET (4 * HTTP_HIGH_WATER)
@@ -154,12 +153,6 @@ static int input(struct http_conn *c, const char *data, size_t len)
 	} else if (http_buf_add(&c->in, data, len) < 0) {
 		return -1;
 	}
-	/* Reading on behind an unanswered request is what shows its client's FIN; a
-	 * client that pipelines more than this would hide it. */
-	if (c->in.len > HTTP_READAHEAD_MAX && c->x && c->x->body_done) {
-		log_info("http", NULL, "%s pipelined too much, closed", c->peer);
-		return -1;
-	}
 	return 0;
 }
 
@@ -231,13 +224,17 @@ static enum http_deadline deadline_of(const struct http_conn *c)
 	return c->parse.head_len > 0 ? HTTP_D_HEAD : HTTP_D_IDLE;
 }
 
-/* Whether to read on: always, for a FIN or reset to be seen, unless there is no room. */
+/* Whether to read on: for a FIN or reset to be seen, unless there is no room. Who pipelines
+ * more than that is watched for a hang-up instead; one who fills the socket's buffer, too,
+ * hides his FIN behind it. */
 static bool wants_input(const struct http_conn *c)
 {
 	if (c->eof)
 		return false;
-	if (c->state != HTTP_OPEN || (c->x && c->x->body_done))
+	if (c->state != HTTP_OPEN)
 		return true;
+	if (c->x && c->x->body_done)
+		return c->in.len < HTTP_READAHEAD_MAX;
 	return can_parse(c) && c->in.len == 0;
 }
 
