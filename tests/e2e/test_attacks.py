@@ -283,6 +283,16 @@ class TestTruth:
             assert (result["outcome"], result["leftover_count"]) == ("oom_killed", 0), result
         sandbox.run("rm -f /dev/shm/big")
 
+    def test_cpu_seconds_bind_what_is_left_running(self, sandbox):
+        file = f"/tmp/{name()}"
+        cmd = f"(while :; do i=$((i + 1)); echo $i > {file}; done) & sleep 0.1"
+        id = sandbox.run(cmd, limits={"cpu_seconds": 0.5})["exec_id"]
+        try:
+            count = lambda: sandbox.out(f"cat {file}; sleep 0.2; cat {file}").split()
+            until(lambda: len(c := count()) == 2 and c[0] == c[1], 15, "the loop's end")
+        finally:
+            sandbox.call(id, "kill", {"grace_seconds": 0})
+
     def test_every_refusal_has_a_request_id(self, local_bridge):
         with local_bridge.client.connect() as c:
             c.send(b"GET /v1/\x01 HTTP/1.1\r\nHost: x\r\n\r\n")
