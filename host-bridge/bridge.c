@@ -13,6 +13,7 @@
 #include "host-bridge/api/call.h"
 #include "host-bridge/api/hub.h"
 #include "host-bridge/api/metrics.h"
+#include "host-bridge/api/vigil.h"
 #include "host-bridge/sockets.h"
 
 #define DRAIN_POLL_S 0.05 /* how often draining looks whether it is over */
@@ -130,8 +131,9 @@ static int open_parts(struct bridge *b, struct err *e)
 	api->metrics = metrics_create();
 	api->calls = call_set_create();
 	api->hubs = hub_set_create();
+	api->vigils = vigil_set_create();
 	if (api->loop == NULL || api->metrics == NULL || api->calls == NULL ||
-	    api->hubs == NULL)
+	    api->hubs == NULL || api->vigils == NULL)
 		return err_set(e, ERR_INTERNAL, "out of memory");
 	api->auth = auth_create(api->loop, c->token_file, c->token, e);
 	api->audit = api->auth != NULL ? audit_open(c->audit_log, e) : NULL;
@@ -167,6 +169,7 @@ static void close_parts(struct bridge *b)
 	adopt_stop(b->adopt);
 	call_set_destroy(api->calls);
 	hub_set_destroy(api->hubs);
+	vigil_set_destroy(api->vigils);
 	sandbox_set_destroy(api->sandboxes);
 	audit_close(api->audit);
 	auth_destroy(api->auth);

@@ -274,6 +274,16 @@
 #define DRAIN_DEFAULT_S 20        /* --drain-seconds */
 #define LINK_LINGER_MS 1000       /* a closed link goes on sending what was queued */
 
+/* Links of one sandbox that calls use at once: what a VM carries, less the spare one and those
+ * that close. The last LINKS_RESERVED are for calls that end something. One more waits for
+ * its turn, CONNECT_DEADLINE_MS at most. */
+#define LINKS_MAX (VSOCK_CONNS_MAX - 8)
+#define LINKS_RESERVED 31
+
+/* Of them, those that Opened has not answered yet: with the reserved and the spare one no more
+ * than SESSIONS_UNOPENED_MAX, or the agent would close one whose Open is under way. */
+#define LINKS_OPENING_MAX 32
+
 /* Unsent bytes to a guest at which a sender is asked to stop, and to go on. */
 #define LINK_HIGH_WATER (256 * KIB)
 #define LINK_LOW_WATER (64 * KIB)

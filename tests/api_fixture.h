@@ -1,8 +1,8 @@
 /*
- * For check_hub.c, check_call.c, check_idle.c and check_exec_calls.c: the API over its real
- * HTTP server, links and sandboxes, with an agent and clients in the same thread. The agent
- * knows one exec, "x", whose output and end the test scripts. `until` turns the loop until a
- * condition holds.
+ * For check_hub.c, check_vigil.c, check_call.c, check_idle.c and check_exec_calls.c: the API
+ * over its real HTTP server, links and sandboxes, with an agent and clients in the same thread.
+ * The agent knows one exec, "x", whose output and end the test scripts. `until` turns the loop
+ * until a condition holds.
  */
 #ifndef SANDGATE_API_FIXTURE_H
 #define SANDGATE_API_FIXTURE_H
@@ -22,6 +22,7 @@
 #include "host-bridge/api/call.h"
 #include "host-bridge/api/hub.h"
 #include "host-bridge/api/metrics.h"
+#include "host-bridge/api/vigil.h"
 #include "proto/frame.h"
 
 #define PEERS_MAX 256
@@ -238,7 +239,9 @@ static inline void put_output(struct peer *p)
 
 static inline void agent_open(struct peer *p, const Sandgate__Open *o)
 {
-	bool known = o->op_case != SANDGATE__OPEN__OP_ATTACH || !fx.vanished;
+	bool asks = o->op_case == SANDGATE__OPEN__OP_ATTACH ||
+	            o->op_case == SANDGATE__OPEN__OP_EXEC_INFO;
+	bool known = !asks || !fx.vanished;
 	if (!known) {
 		put_not_found(p);
 		return;
@@ -402,6 +405,7 @@ static inline void fixture_setup(void)
 	fx.api.metrics = metrics_create();
 	fx.api.calls = call_set_create();
 	fx.api.hubs = hub_set_create();
+	fx.api.vigils = vigil_set_create();
 	fx.api.auth = auth_create(fx.loop, "", "t", &e);
 	fx.api.audit = audit_open("", &e);
 	fx.api.sandboxes = sandbox_set_create(fx.loop, &set, &e);
@@ -427,6 +431,7 @@ static inline void fixture_teardown(void)
 	http_server_destroy(fx.api.http);
 	call_set_destroy(fx.api.calls);
 	hub_set_destroy(fx.api.hubs);
+	vigil_set_destroy(fx.api.vigils);
 	sandbox_set_destroy(fx.api.sandboxes);
 	audit_close(fx.api.audit);
 	auth_destroy(fx.api.auth);

@@ -196,7 +196,7 @@ static void ping(struct sandbox *s)
 	struct err e = {0};
 	Sandgate__Open open = SANDGATE__OPEN__INIT;
 	Sandgate__Ping p = SANDGATE__PING__INIT;
-	struct link *l = sandbox_link(s, &e);
+	struct link *l = sandbox_link(s, false, &e);
 	ck_assert_msg(l != NULL, "%s", e.msg);
 	open.op_case = SANDGATE__OPEN__OP_PING;
 	open.ping = &p;
@@ -302,7 +302,7 @@ START_TEST(vm_that_dies_under_the_bridge_is_a_lost_sandbox)
 	ck_assert_int_lt(victim, INT_MAX);
 	kill(victim, SIGKILL);
 	UNTIL(sandbox_status(s) == SANDBOX_FAILED);
-	ck_assert_ptr_null(sandbox_link(s, &e));
+	ck_assert_ptr_null(sandbox_link(s, false, &e));
 	ck_assert_int_eq(e.code, ERR_SANDBOX_LOST);
 	UNTIL(processes() == 0 && files() == 0);
 	delete (s);

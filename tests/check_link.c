@@ -702,6 +702,38 @@ START_TEST(cancel_behind_a_full_socket_still_arrives)
 }
 END_TEST
 
+START_TEST(link_waits_for_room_in_its_gate)
+{
+	struct err e = {0};
+	struct link_gate g = {.connected = LINKS_MAX};
+	here.kind = TRANSPORT_UNIX;
+	struct link *l = link_create_behind(&g, true, loop, &here, 5000, &e);
+	open_ping(l, 5000);
+	settle();
+	ck_assert_int_lt(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC), 0);
+	g.connected--;
+	int fd = accept_now();
+	take_open(fd);
+	ck_assert_uint_eq(g.connected, LINKS_MAX);
+	link_destroy(l, _i == 1); /* who lingers has left */
+	ck_assert(g.connected == LINKS_MAX - 1 && g.opening == 0);
+	close(fd);
+	settle();
+}
+END_TEST
+
+START_TEST(link_that_finds_no_room_says_so)
+{
+	struct err e = {0};
+	struct link_gate g = {.connected = LINKS_MAX - LINKS_RESERVED};
+	here.kind = TRANSPORT_UNIX;
+	open_ping(link_create_behind(&g, false, loop, &here, 50, &e), 50);
+	UNTIL(heard.closed);
+	ck_assert_int_eq(heard.why.code, ERR_QUOTA_EXCEEDED);
+	ck_assert(!heard.sent && g.connected == LINKS_MAX - LINKS_RESERVED);
+}
+END_TEST
+
 START_TEST(request_over_the_cap_is_refused_here)
 {
 	struct err e = {0};
@@ -749,6 +781,8 @@ int main(void)
 	tcase_add_test(t, link_may_be_destroyed_by_its_own_frame);
 	tcase_add_test(t, sender_is_told_to_stop_and_to_go_on);
 	tcase_add_test(t, cancel_behind_a_full_socket_still_arrives);
+	tcase_add_loop_test(t, link_waits_for_room_in_its_gate, 0, 2);
+	tcase_add_test(t, link_that_finds_no_room_says_so);
 	tcase_add_test(t, request_over_the_cap_is_refused_here);
 	suite_add_tcase(s, t);
 	SRunner *r = srunner_create(s);

@@ -299,7 +299,7 @@ START_TEST(ready_means_that_the_agent_answered)
 	UNTIL(agent.sessions == 1);
 	pass(0.02);
 	ck_assert_int_eq(heard.ready, 0);
-	ck_assert_ptr_null(sandbox_link(s, NULL));
+	ck_assert_ptr_null(sandbox_link(s, false, NULL));
 }
 END_TEST
 
@@ -518,7 +518,7 @@ START_TEST(spare_link_is_made_and_used)
 	struct err e = {0};
 	struct sandbox *s = create();
 	UNTIL(agent.sessions == 2); /* the question, the spare */
-	struct link *l = sandbox_link(s, &e);
+	struct link *l = sandbox_link(s, false, &e);
 	ck_assert(link_is_ready(l));
 	ck_assert_int_eq(agent.sessions, 2);
 	UNTIL(agent.sessions == 3);
@@ -555,7 +555,7 @@ START_TEST(restarted_bridge_finds_its_sandbox_again)
 	ck_assert_str_eq(
 	    json_string_value(json_object_get(json_object_get(j, "agent"), "version")), "9.9");
 	json_decref(j);
-	struct link *l = sandbox_link(s, &e);
+	struct link *l = sandbox_link(s, false, &e);
 	UNTIL(link_is_ready(l));
 	link_destroy(l, false);
 }
@@ -570,7 +570,7 @@ START_TEST(sandbox_whose_vm_vanished_meanwhile_has_failed)
 	struct sandbox *s = sandbox_find(set, id, "w1", &e);
 	ck_assert_ptr_nonnull(s);
 	ck_assert_int_eq(sandbox_status(s), SANDBOX_FAILED);
-	ck_assert_ptr_null(sandbox_link(s, &e));
+	ck_assert_ptr_null(sandbox_link(s, false, &e));
 	ck_assert_int_eq(e.code, ERR_SANDBOX_LOST);
 }
 END_TEST

@@ -69,7 +69,7 @@ static void take_over(struct adopt *a, struct sandbox *s, const Sandgate__ExecSt
 	attach.role = SANDGATE__ROLE__ROLE_OWNER;
 	open.op_case = SANDGATE__OPEN__OP_ATTACH;
 	open.attach = &attach;
-	if (dial_open(&f->dial, s, &open, true, &exec_handlers, &e) < 0) {
+	if (dial_open(&f->dial, s, &open, DIAL_FOLLOWS, &exec_handlers, &e) < 0) {
 		log_warn("adopt", x->exec_id, "%s", e.msg);
 		foster_destroy(f);
 		return;
@@ -115,7 +115,7 @@ static void on_ready(struct sandbox *s, const struct err *why, void *arg)
 	f->waits = false;
 	open.op_case = SANDGATE__OPEN__OP_LIST_EXECS;
 	open.list_execs = &list;
-	if (why != NULL || dial_open(&f->dial, s, &open, false, &list_handlers, &e) < 0)
+	if (why != NULL || dial_open(&f->dial, s, &open, DIAL_ASKS, &list_handlers, &e) < 0)
 		foster_destroy(f);
 }
 

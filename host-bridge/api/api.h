@@ -31,6 +31,7 @@ struct api {
 	struct audit *audit;
 	struct metrics *metrics;
 	struct hub_set *hubs;
+	struct vigil_set *vigils;
 	struct call_set *calls;
 	bool draining; /* new work is refused; set by a signal or POST /v1/node/drain */
 };

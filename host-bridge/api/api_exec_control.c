@@ -3,6 +3,7 @@
 #include "host-bridge/api/body.h"
 #include "host-bridge/api/handlers.h"
 #include "host-bridge/api/result_json.h"
+#include "host-bridge/api/vigil.h"
 
 #define KILL_WAIT_DEFAULT_S 10
 
@@ -10,80 +11,23 @@
 struct control {
 	struct ask ask;
 	double wait_seconds;
-	ev_timer wait;
-	bool waited;
 	bool has_grace;
 	uint64_t grace_ms;
 	uint32_t signal;
 	bool all;
 };
 
-static void on_free(struct ask *a)
-{
-	struct control *c = (struct control *)a;
-	ev_timer_stop(a->r->api->loop, &c->wait);
-}
-
-static void on_state(struct ask *a, const Sandgate__GuestFrame *f);
-
-/* Ask once more, and answer whatever the state is then. */
-static void look_again(struct control *c)
-{
-	ev_timer_stop(c->ask.r->api->loop, &c->wait);
-	c->waited = true;
-	ask_exec_info(&c->ask, on_state);
-}
-
-static void on_wait_over(struct ev_loop *loop, ev_timer *w, int revents)
-{
-	(void)loop;
-	(void)revents;
-	look_again(w->data);
-}
-
-static struct control *control_create(struct api_request *r, struct sandbox *s)
-{
-	struct control *c = ask_create(r, s, sizeof(*c));
-	if (c == NULL)
-		return NULL;
-	c->ask.on_free = on_free;
-	ev_timer_init(&c->wait, on_wait_over, 0., 0.);
-	c->wait.data = c;
-	return c;
-}
-
 /* ---- get ---- */
-
-static void reply_exec(struct ask *a, const Sandgate__ExecState *s)
-{
-	struct json_out out = {0};
-	size_t len;
-	result_json_exec(&out, s);
-	char *body = json_out_take(&out, &len);
-	api_reply_take(ask_done(a), 200, "application/json", body, len);
-}
-
-/* A watcher's session at the end of the output: its Exit says that the exec has ended. */
-static void on_watch(struct ask *a, const Sandgate__GuestFrame *f)
-{
-	if (f->body_case == SANDGATE__GUEST_FRAME__BODY_EXIT)
-		look_again((struct control *)a);
-}
 
 static void on_state(struct ask *a, const Sandgate__GuestFrame *f)
 {
-	struct control *c = (struct control *)a;
+	struct json_out out = {0};
+	size_t len;
 	if (f->body_case != SANDGATE__GUEST_FRAME__BODY_EXEC_STATE)
 		return;
-	const Sandgate__ExecState *s = f->exec_state;
-	if (s->phase == SANDGATE__EXEC_PHASE__PHASE_FINISHED || c->waited ||
-	    c->wait_seconds <= 0) {
-		reply_exec(a, s);
-		return;
-	}
-	ev_timer_set(&c->wait, c->wait_seconds, 0.);
-	ev_timer_start(a->r->api->loop, &c->wait);
-	ask_attach(a, SANDGATE__ROLE__ROLE_OUTPUT, s->end_sequence, true, on_watch);
+	result_json_exec(&out, f->exec_state);
+	char *body = json_out_take(&out, &len);
+	api_reply_take(ask_done(a), 200, "application/json", body, len);
 }
 
 static void get(struct api_request *r, struct sandbox *s, char *data, size_t len)
@@ -97,11 +41,13 @@ static void get(struct api_request *r, struct sandbox *s, char *data, size_t len
 		api_fail(r, &e, NULL);
 		return;
 	}
-	struct control *c = control_create(r, s);
-	if (c == NULL)
+	if (wait > 0) {
+		vigil_wait(r, s, DIAL_ASKS, wait);
 		return;
-	c->wait_seconds = wait;
-	ask_exec_info(&c->ask, on_state);
+	}
+	struct ask *a = ask_create(r, s, sizeof(*a));
+	if (a != NULL)
+		ask_exec_info(a, on_state);
 }
 
 void api_exec_get(struct api_request *r, char *data, size_t len)
@@ -111,6 +57,19 @@ void api_exec_get(struct api_request *r, char *data, size_t len)
 
 /* ---- kill ---- */
 
+static void await_end(struct control *c)
+{
+	struct sandbox *s = c->ask.sandbox;
+	double seconds = c->wait_seconds;
+	if (seconds <= 0) {
+		ask_exec_info(&c->ask, on_state);
+		return;
+	}
+	sandbox_hold(s); /* the question's own hold on it ends */
+	vigil_wait(ask_done(&c->ask), s, DIAL_ENDS, seconds);
+	sandbox_unhold(s);
+}
+
 static void on_kill(struct ask *a, const Sandgate__GuestFrame *f)
 {
 	struct control *c = (struct control *)a;
@@ -118,7 +77,7 @@ static void on_kill(struct ask *a, const Sandgate__GuestFrame *f)
 		dial_cancel(&a->dial, SANDGATE__CANCEL_REASON__CANCEL_KILLED,
 		            c->has_grace ? &c->grace_ms : NULL);
 	else if (f->body_case == SANDGATE__GUEST_FRAME__BODY_DONE)
-		ask_exec_info(a, on_state);
+		await_end(c);
 }
 
 static void kill_exec(struct api_request *r, struct sandbox *s, char *data, size_t len)
@@ -144,13 +103,14 @@ static void kill_exec(struct api_request *r, struct sandbox *s, char *data, size
 		return;
 	}
 	json_decref(doc);
-	struct control *c = control_create(r, s);
+	struct control *c = ask_create(r, s, sizeof(*c));
 	if (c == NULL)
 		return;
+	c->ask.kind = DIAL_ENDS;
 	c->has_grace = f.grace_seconds.set;
 	c->grace_ms = (uint64_t)(f.grace_seconds.v * 1000);
 	c->wait_seconds = f.wait_seconds.set ? f.wait_seconds.v : KILL_WAIT_DEFAULT_S;
-	ask_attach(&c->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, false, on_kill);
+	ask_attach(&c->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, on_kill);
 }
 
 void api_exec_kill(struct api_request *r, char *data, size_t len)
@@ -199,12 +159,13 @@ static void signal_exec(struct api_request *r, struct sandbox *s, char *data, si
 		api_fail(r, &e, NULL);
 		return;
 	}
-	struct control *c = control_create(r, s);
+	struct control *c = ask_create(r, s, sizeof(*c));
 	if (c == NULL)
 		return;
+	c->ask.kind = DIAL_ENDS;
 	c->signal = number;
 	c->all = f.target.v == 1;
-	ask_attach(&c->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, false, on_signal);
+	ask_attach(&c->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, on_signal);
 }
 
 void api_exec_signal(struct api_request *r, char *data, size_t len)
@@ -224,15 +185,16 @@ static void delete_exec(struct api_request *r, struct sandbox *s, char *data, si
 {
 	Sandgate__Open open = SANDGATE__OPEN__INIT;
 	Sandgate__ForgetExec forget = SANDGATE__FORGET_EXEC__INIT;
-	struct control *c = control_create(r, s);
+	struct control *c = ask_create(r, s, sizeof(*c));
 	(void)data;
 	(void)len;
 	if (c == NULL)
 		return;
+	c->ask.kind = DIAL_ENDS;
 	forget.exec_id = r->exec_id;
 	open.op_case = SANDGATE__OPEN__OP_FORGET_EXEC;
 	open.forget_exec = &forget;
-	ask_open(&c->ask, &open, false, on_forgotten);
+	ask_open(&c->ask, &open, on_forgotten);
 }
 
 void api_exec_delete(struct api_request *r, char *data, size_t len)

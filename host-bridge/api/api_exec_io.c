@@ -65,7 +65,7 @@ static void on_output_state(struct ask *a, const Sandgate__GuestFrame *f)
 		return;
 	}
 	a->r->on_room = on_output_room;
-	ask_attach(a, SANDGATE__ROLE__ROLE_OUTPUT, first, false, on_output);
+	ask_attach(a, SANDGATE__ROLE__ROLE_OUTPUT, first, on_output);
 }
 
 static void output(struct api_request *r, struct sandbox *s, char *data, size_t len)
@@ -232,7 +232,7 @@ static void input(struct api_request *r, struct sandbox *s, char *data, size_t l
 	if (input_query(r, in, &e) < 0)
 		ask_fail(&in->ask, &e);
 	else
-		ask_attach(&in->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, false, on_input);
+		ask_attach(&in->ask, SANDGATE__ROLE__ROLE_CONTROL, 0, on_input);
 }
 
 void api_exec_stdin(struct api_request *r, char *data, size_t len)

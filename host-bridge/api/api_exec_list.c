@@ -109,7 +109,7 @@ static void list(struct api_request *r, struct sandbox *s, char *data, size_t le
 	}
 	open.op_case = SANDGATE__OPEN__OP_LIST_EXECS;
 	open.list_execs = &what;
-	ask_open(&l->ask, &open, false, on_list);
+	ask_open(&l->ask, &open, on_list);
 }
 
 void api_exec_list(struct api_request *r, char *data, size_t len)

@@ -28,6 +28,7 @@ void *ask_create(struct api_request *r, struct sandbox *s, size_t size)
 	}
 	a->r = r;
 	a->sandbox = s;
+	a->kind = DIAL_ASKS;
 	r->owner = a;
 	r->on_gone = on_gone;
 	r->on_room = NULL;
@@ -76,13 +77,13 @@ static void on_end(struct dial *d, const struct dial_end *end)
 
 static const struct dial_handlers dial_handlers = {.on_frame = on_frame, .on_end = on_end};
 
-void ask_open(struct ask *a, Sandgate__Open *open, bool follows,
+void ask_open(struct ask *a, Sandgate__Open *open,
               void (*next)(struct ask *a, const Sandgate__GuestFrame *f))
 {
 	struct err e;
 	dial_close(&a->dial);
 	a->on_frame = next;
-	if (dial_open(&a->dial, a->sandbox, open, follows, &dial_handlers, &e) < 0)
+	if (dial_open(&a->dial, a->sandbox, open, a->kind, &dial_handlers, &e) < 0)
 		ask_fail(a, &e);
 }
 
@@ -93,10 +94,10 @@ void ask_exec_info(struct ask *a, void (*next)(struct ask *a, const Sandgate__Gu
 	info.exec_id = a->r->exec_id;
 	open.op_case = SANDGATE__OPEN__OP_EXEC_INFO;
 	open.exec_info = &info;
-	ask_open(a, &open, false, next);
+	ask_open(a, &open, next);
 }
 
-void ask_attach(struct ask *a, Sandgate__Role role, uint64_t offset, bool follows,
+void ask_attach(struct ask *a, Sandgate__Role role, uint64_t offset,
                 void (*next)(struct ask *a, const Sandgate__GuestFrame *f))
 {
 	Sandgate__Open open = SANDGATE__OPEN__INIT;
@@ -106,7 +107,7 @@ void ask_attach(struct ask *a, Sandgate__Role role, uint64_t offset, bool follow
 	attach.offset = offset;
 	open.op_case = SANDGATE__OPEN__OP_ATTACH;
 	open.attach = &attach;
-	ask_open(a, &open, follows, next);
+	ask_open(a, &open, next);
 }
 
 /* ---- a sandbox that runs ---- */

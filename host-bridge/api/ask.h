@@ -13,6 +13,7 @@ struct ask {
 	struct api_request *r;
 	struct sandbox *sandbox; /* valid while the dial is open */
 	struct dial dial;
+	enum dial_kind kind; /* of its sessions; DIAL_ASKS when ask_create returns */
 	void (*on_frame)(struct ask *a, const Sandgate__GuestFrame *f);
 	void (*on_free)(struct ask *a); /* what the owner holds besides; may be NULL */
 };
@@ -20,14 +21,13 @@ struct ask {
 /* Allocate `size` zeroed bytes that begin with a struct ask, tied to the request. NULL: the
  * request has been answered. */
 void *ask_create(struct api_request *r, struct sandbox *s, size_t size);
-/* The next session; `follows` as for dial_open. A failure is the reply, and the ask is
- * gone. */
-void ask_open(struct ask *a, Sandgate__Open *open, bool follows,
+/* The next session. A failure is the reply, and the ask is gone. */
+void ask_open(struct ask *a, Sandgate__Open *open,
               void (*on_frame)(struct ask *a, const Sandgate__GuestFrame *f));
 /* Ask for the state of the path's exec, or attach to it. */
 void ask_exec_info(struct ask *a,
                    void (*on_frame)(struct ask *a, const Sandgate__GuestFrame *f));
-void ask_attach(struct ask *a, Sandgate__Role role, uint64_t offset, bool follows,
+void ask_attach(struct ask *a, Sandgate__Role role, uint64_t offset,
                 void (*on_frame)(struct ask *a, const Sandgate__GuestFrame *f));
 /* Free it and give the request back, for its reply. */
 struct api_request *ask_done(struct ask *a);

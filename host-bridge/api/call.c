@@ -200,7 +200,7 @@ static int reattach(struct call *c, struct err *e)
 	open.attach = &attach;
 	if (c->state == CALL_OPENING)
 		c->state = CALL_ATTACHING;
-	return dial_open(&c->dial, c->sandbox, &open, true, &dial_handlers, e);
+	return dial_open(&c->dial, c->sandbox, &open, DIAL_FOLLOWS, &dial_handlers, e);
 }
 
 static void on_end(struct dial *d, const struct dial_end *end)
@@ -277,7 +277,7 @@ void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
 	Sandgate__Open open = SANDGATE__OPEN__INIT;
 	open.op_case = SANDGATE__OPEN__OP_EXEC;
 	open.exec = &c->q->exec;
-	if (dial_open(&c->dial, s, &open, true, &dial_handlers, &e) < 0)
+	if (dial_open(&c->dial, s, &open, DIAL_FOLLOWS, &dial_handlers, &e) < 0)
 		call_fail(c, &e, "no");
 }
 

@@ -5,7 +5,7 @@
 #include "host-bridge/api/result_json.h"
 #include "proto/limits.h"
 
-/* Let go of the link and the sandbox; the latter may be freed by it. */
+/* Let go of the link, which is gone, and the sandbox, which may be freed by it. */
 static void drop(struct dial *d)
 {
 	struct sandbox *s = d->sandbox;
@@ -21,9 +21,8 @@ static void drop(struct dial *d)
 /* End the session from this side. */
 static void cut(struct dial *d, const struct dial_end *why)
 {
-	struct link *l = d->link;
+	link_destroy(d->link, false);
 	drop(d);
-	link_destroy(l, false);
 	d->handlers->on_end(d, why);
 }
 
@@ -152,10 +151,11 @@ static void on_sandbox_mute(struct sandbox_listener *l)
 	cut(d, &e);
 }
 
-int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, bool follows,
+int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, enum dial_kind kind,
               const struct dial_handlers *h, struct err *e)
 {
-	struct link *l = sandbox_link(s, e);
+	bool follows = kind == DIAL_FOLLOWS;
+	struct link *l = sandbox_link(s, kind == DIAL_ENDS, e);
 	if (l == NULL)
 		return -1;
 	if (link_open(l, open, OPEN_DEADLINE_S * 1000, &link_handlers, d, e) < 0) {
@@ -175,11 +175,10 @@ int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, bool foll
 
 void dial_close(struct dial *d)
 {
-	struct link *l = d->link;
-	if (l == NULL)
+	if (d->link == NULL)
 		return;
+	link_destroy(d->link, d->lingers);
 	drop(d);
-	link_destroy(l, d->lingers);
 }
 
 static void send(struct dial *d, Sandgate__HostFrame *f, Sandgate__HostFrame__BodyCase body)

@@ -45,10 +45,15 @@ struct dial {
 	uint64_t next; /* sequence number of the next byte of output */
 };
 
-/* Start a session. One that `follows` an exec keeps the sandbox from idling out, and is owed
- * Started and nothing after it: an exec may be silent. In any other each frame sent, and
- * each one received, is to be followed by another. */
-int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, bool follows,
+enum dial_kind {
+	DIAL_ASKS,   /* each frame sent, and each one received, is to be followed by another */
+	DIAL_ENDS,   /* the same, and it is to end something: it gets a link when others wait */
+	DIAL_FOLLOWS /* an exec: keeps the sandbox from idling out, is owed Started and nothing
+	              * after it, since an exec may be silent */
+};
+
+/* Start a session. */
+int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, enum dial_kind kind,
               const struct dial_handlers *h, struct err *e);
 /* All is answered: nothing is owed until the next frame is sent. */
 void dial_rest(struct dial *d);

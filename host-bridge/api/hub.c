@@ -225,7 +225,7 @@ static void attach(struct hub *h, struct sandbox *s)
 	a.role = SANDGATE__ROLE__ROLE_OUTPUT;
 	open.op_case = SANDGATE__OPEN__OP_ATTACH;
 	open.attach = &a;
-	if (dial_open(&h->dial, s, &open, true, &dial_handlers, &e) < 0)
+	if (dial_open(&h->dial, s, &open, DIAL_FOLLOWS, &dial_handlers, &e) < 0)
 		fail(h, &e);
 }
 
@@ -378,7 +378,7 @@ void hub_watch(struct api_request *r, struct sandbox *s, const char *exec_id, ui
 	info.exec_id = h->exec_id;
 	open.op_case = SANDGATE__OPEN__OP_EXEC_INFO;
 	open.exec_info = &info;
-	if (dial_open(&h->dial, s, &open, false, &dial_handlers, &e) < 0)
+	if (dial_open(&h->dial, s, &open, DIAL_ASKS, &dial_handlers, &e) < 0)
 		fail(h, &e);
 }
 

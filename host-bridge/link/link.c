@@ -76,6 +76,7 @@ void link_update_io(struct link *l)
 
 static void hang_up(struct link *l)
 {
+	link_pass_leave(&l->pass);
 	ev_io_stop(l->loop, &l->io);
 	ev_timer_stop(l->loop, &l->kick);
 	ev_timer_stop(l->loop, &l->due);
@@ -196,6 +197,7 @@ static void on_connected(int fd, const uint8_t *early, size_t early_len, const s
 	struct link *l = arg;
 	l->connecting = NULL;
 	if (fd < 0) {
+		link_pass_leave(&l->pass);
 		l->last = *e;
 		if (e->code == ERR_PROTOCOL)
 			link_end(l, e, NULL);
@@ -226,11 +228,20 @@ static void connect_now(struct link *l)
 {
 	double left_ms = (l->connect_due - monotonic()) * 1e3;
 	unsigned one_try = CONNECT_TRY_MS;
+	if (!link_pass_enter(&l->pass)) {
+		err_set(&l->last, ERR_QUOTA_EXCEEDED,
+		        "too many calls are in progress in this sandbox");
+		connect_later(l);
+		return;
+	}
+	l->last.code = ERR_NONE;
 	if (left_ms < CONNECT_TRY_MS)
 		one_try = left_ms > 1 ? (unsigned)left_ms : 1;
 	l->connecting = transport_connect(l->loop, &l->to, one_try, on_connected, l, &l->last);
-	if (l->connecting == NULL)
+	if (l->connecting == NULL) {
+		link_pass_leave(&l->pass);
 		connect_later(l);
+	}
 }
 
 static void connect_later(struct link *l)
@@ -261,7 +272,9 @@ static void on_due(struct ev_loop *loop, ev_timer *w, int revents)
 	if (l->state == LINGERING)
 		link_free(l);
 	else if (l->state == CONNECTING)
-		link_end_with(l, ERR_UNREACHABLE,
+		link_end_with(l,
+		              l->last.code == ERR_QUOTA_EXCEEDED ? ERR_QUOTA_EXCEEDED
+		                                                 : ERR_UNREACHABLE,
 		              l->last.code != ERR_NONE ? l->last.msg
 		                                       : "the guest did not answer in time");
 	else
@@ -271,12 +284,19 @@ static void on_due(struct ev_loop *loop, ev_timer *w, int revents)
 struct link *link_create(struct ev_loop *loop, const struct endpoint *to, unsigned deadline_ms,
                          struct err *e)
 {
+	return link_create_behind(NULL, false, loop, to, deadline_ms, e);
+}
+
+struct link *link_create_behind(struct link_gate *g, bool urgent, struct ev_loop *loop,
+                                const struct endpoint *to, unsigned deadline_ms, struct err *e)
+{
 	struct link *l = calloc(1, sizeof(*l));
 	if (l == NULL) {
 		err_set(e, ERR_INTERNAL, "out of memory");
 		return NULL;
 	}
 	l->loop = loop;
+	l->pass = (struct link_pass){.gate = g, .urgent = urgent};
 	l->to = *to;
 	l->fd = -1;
 	l->connect_due = monotonic() + deadline_ms / 1e3;
@@ -379,6 +399,15 @@ void link_resume(struct link *l)
 		timer_in(l, &l->kick, 0);
 }
 
+bool link_enter(struct link *l, struct link_gate *g, bool urgent)
+{
+	struct link_pass pass = {.gate = g, .urgent = urgent};
+	if (!link_pass_enter(&pass))
+		return false;
+	l->pass = pass;
+	return true;
+}
+
 bool link_is_ready(const struct link *l)
 {
 	return l->state == READY;
@@ -400,6 +429,7 @@ void link_destroy(struct link *l, bool flush)
 		link_free(l);
 		return;
 	}
+	link_pass_leave(&l->pass);
 	flush_out(l);
 	l->state = LINGERING;
 	l->paused = false;

@@ -19,6 +19,7 @@
 #include <ev.h>
 #include <stdbool.h>
 
+#include "host-bridge/link/link_gate.h"
 #include "host-bridge/link/transport.h"
 #include "proto/err.h"
 #include "proto/sandgate.pb-c.h"
@@ -45,6 +46,12 @@ struct link_handlers {
  * later, by link_open. */
 struct link *link_create(struct ev_loop *loop, const struct endpoint *to, unsigned deadline_ms,
                          struct err *e);
+/* The same, but wait until the gate has room, or end with ERR_QUOTA_EXCEEDED. It counts from
+ * its first connect on until it is closed, not while it lingers. */
+struct link *link_create_behind(struct link_gate *g, bool urgent, struct ev_loop *loop,
+                                const struct endpoint *to, unsigned deadline_ms, struct err *e);
+/* Count one that was made without a gate. False: there is no room. */
+bool link_enter(struct link *l, struct link_gate *g, bool urgent);
 /* The operation of this session; sent as soon as the link is READY. `open` is packed here,
  * version and token are filled in. Opened is due within deadline_ms. A link that turns out
  * dead before the whole Open was handed to the kernel connects again within that time; an

@@ -37,6 +37,8 @@ struct link {
 	bool paused;
 	bool data_waits; /* paused, and the socket has bytes: no use in watching it */
 
+	struct link_pass pass;
+
 	unsigned calls; /* depth of handler calls: memory is not freed under them */
 	bool doomed;
 	const struct link_handlers *handlers; /* NULL before link_open, and when lingering */

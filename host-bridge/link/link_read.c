@@ -55,6 +55,7 @@ static void opened(struct link *l, const Sandgate__Opened *o)
 		return;
 	}
 	l->state = OPEN;
+	link_pass_opened(&l->pass);
 	link_expect(l, 0);
 	if (l->handlers->on_opened != NULL)
 		l->handlers->on_opened(l, o, l->owner);

@@ -41,8 +41,9 @@ int sandbox_patch(struct sandbox *s, const double *ttl, const double *lifetime,
                   json_t *metadata, struct err *e);
 
 /* A link that is READY or connecting: the spare one when there is one (a new spare is made
- * in idle time). The caller then calls link_open. */
-struct link *sandbox_link(struct sandbox *s, struct err *e);
+ * in idle time), or one that waits while too many are in use, a few less when it is `urgent`.
+ * The caller then calls link_open, and destroys the link before it lets go of the sandbox. */
+struct link *sandbox_link(struct sandbox *s, bool urgent, struct err *e);
 /* Something that counts as activity (stdin bytes, an exec's start or end); hold/unhold
  * bracket what keeps the sandbox busy (an exec with a deadline or a subscriber). A sandbox
  * that was deleted stays in memory while it is held or listened to. */

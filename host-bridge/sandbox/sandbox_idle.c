@@ -57,7 +57,7 @@ void sandbox_idled(struct sandbox *s)
 	if (s->idle != NULL)
 		return;
 	s->busy = false;
-	s->idle = sandbox_link(s, &e);
+	s->idle = sandbox_link(s, true, &e);
 	if (s->idle != NULL &&
 	    link_open(s->idle, &open, OPEN_DEADLINE_S * 1000, &handlers, s, &e) == 0)
 		return;

@@ -110,7 +110,7 @@ void sandbox_want_spare(struct sandbox *s, unsigned delay_ms)
 	ev_timer_start(s->set->loop, &s->spare_timer);
 }
 
-struct link *sandbox_link(struct sandbox *s, struct err *e)
+struct link *sandbox_link(struct sandbox *s, bool urgent, struct err *e)
 {
 	switch (s->status) {
 	case SANDBOX_RUNNING:
@@ -126,10 +126,13 @@ struct link *sandbox_link(struct sandbox *s, struct err *e)
 		return NULL;
 	}
 	struct link *l = s->spare;
+	if (l == NULL || !link_enter(l, &s->gate, urgent)) {
+		sandbox_want_spare(s, SPARE_DELAY_MS);
+		return link_create_behind(&s->gate, urgent, s->set->loop, &s->endpoint,
+		                          CONNECT_DEADLINE_MS, e);
+	}
 	s->spare = NULL;
 	sandbox_want_spare(s, SPARE_DELAY_MS);
-	if (l == NULL)
-		return link_create(s->set->loop, &s->endpoint, CONNECT_DEADLINE_MS, e);
 	link_watch(l, NULL, NULL);
 	return l;
 }

@@ -55,6 +55,7 @@ struct sandbox {
 
 	struct link *asked; /* creating: the link that asks the agent who it is */
 	struct link *spare;
+	struct link_gate gate; /* of the links in use */
 	ev_timer spare_timer;
 	ev_timer pulse;    /* looks after an agent with calls in progress */
 	unsigned silent;   /* looks since it has spoken */

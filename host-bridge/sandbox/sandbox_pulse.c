@@ -66,7 +66,7 @@ static void ping(struct sandbox *s)
 	struct err e;
 	open.op_case = SANDGATE__OPEN__OP_PING;
 	open.ping = &what;
-	s->ping = sandbox_link(s, &e);
+	s->ping = sandbox_link(s, true, &e);
 	if (s->ping == NULL ||
 	    link_open(s->ping, &open, PING_DEADLINE_S * 1000, &handlers, s, &e) == 0)
 		return;

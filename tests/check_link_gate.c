@@ -1,0 +1,96 @@
+/* The bound on a sandbox's links: some are kept for calls that end something. */
+#include <check.h>
+#include <string.h>
+
+#include "host-bridge/link/link_gate.h"
+#include "proto/limits.h"
+
+static struct link_gate gate;
+static struct link_pass passes[LINKS_MAX + 1], urgent;
+
+static void setup(void)
+{
+	memset(passes, 0, sizeof(passes));
+	gate = (struct link_gate){0};
+	urgent = (struct link_pass){.gate = &gate, .urgent = true};
+	for (size_t i = 0; i <= LINKS_MAX; i++)
+		passes[i].gate = &gate;
+}
+
+static size_t enter_and_open(void)
+{
+	size_t n = 0;
+	for (; link_pass_enter(&passes[n]); n++)
+		link_pass_opened(&passes[n]);
+	return n;
+}
+
+START_TEST(a_full_gate_has_room_for_what_is_urgent)
+{
+	ck_assert_uint_eq(enter_and_open(), LINKS_MAX - LINKS_RESERVED);
+	ck_assert(link_pass_enter(&urgent));
+	ck_assert(!link_pass_enter(&passes[LINKS_MAX]));
+	link_pass_leave(&urgent);
+	link_pass_leave(&passes[0]);
+	ck_assert(link_pass_enter(&passes[LINKS_MAX]));
+}
+END_TEST
+
+START_TEST(so_many_open_at_once)
+{
+	size_t n = 0;
+	while (link_pass_enter(&passes[n]))
+		n++;
+	ck_assert_uint_eq(n, LINKS_OPENING_MAX);
+	ck_assert(link_pass_enter(&urgent));
+	link_pass_opened(&urgent);
+	link_pass_opened(&passes[0]);
+	ck_assert(link_pass_enter(&passes[n]));
+}
+END_TEST
+
+START_TEST(each_counts_once)
+{
+	for (int i = 0; i < 3; i++)
+		ck_assert(link_pass_enter(&passes[0]));
+	ck_assert(gate.connected == 1 && gate.opening == 1);
+	for (int i = 0; i < 3; i++)
+		link_pass_leave(&passes[0]);
+	ck_assert(gate.connected == 0 && gate.opening == 0);
+}
+END_TEST
+
+START_TEST(without_a_gate_all_pass)
+{
+	struct link_pass p = {0};
+	ck_assert(link_pass_enter(&p));
+	link_pass_opened(&p);
+	link_pass_leave(&p);
+}
+END_TEST
+
+START_TEST(the_agent_never_closes_one_whose_open_is_under_way)
+{
+	ck_assert_uint_le(LINKS_OPENING_MAX + LINKS_RESERVED + 1, SESSIONS_UNOPENED_MAX);
+	ck_assert_uint_lt(LINKS_MAX, VSOCK_CONNS_MAX);
+	ck_assert_uint_lt(LINKS_MAX, SESSIONS_MAX);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("link_gate");
+	TCase *t = tcase_create("link_gate");
+	tcase_add_checked_fixture(t, setup, NULL);
+	tcase_add_test(t, a_full_gate_has_room_for_what_is_urgent);
+	tcase_add_test(t, so_many_open_at_once);
+	tcase_add_test(t, each_counts_once);
+	tcase_add_test(t, without_a_gate_all_pass);
+	tcase_add_test(t, the_agent_never_closes_one_whose_open_is_under_way);
+	suite_add_tcase(s, t);
+	SRunner *r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}

@@ -1,0 +1,164 @@
+/* Waiting for an exec's end: any number of waiters share a session, each gets what is true when
+ * its time is over, and an end that was seen is never lost. */
+#include "tests/api_fixture.h"
+
+#define WAITERS 100
+
+static struct peer clients[WAITERS];
+static size_t count;
+
+static void setup(void)
+{
+	fixture_setup();
+	count = 0;
+}
+
+static void teardown(void)
+{
+	for (size_t i = 0; i < count; i++)
+		peer_close(&clients[i]);
+	fixture_teardown();
+}
+
+static struct peer *await(const char *seconds)
+{
+	char path[64];
+	snprintf(path, sizeof(path), "/execs/x?wait_seconds=%s", seconds);
+	request(&clients[count], "GET", path, "", "");
+	return &clients[count++];
+}
+
+static bool all_have(void *text)
+{
+	for (size_t i = 0; i < count; i++)
+		if (!has(&clients[i], text))
+			return false;
+	return true;
+}
+
+static bool last_has(void *text)
+{
+	return has(&clients[count - 1], text);
+}
+
+static bool watchers_are(void *n)
+{
+	return agent_watchers() == (uintptr_t)n;
+}
+
+static bool is_cancelled(void *arg)
+{
+	(void)arg;
+	return fx.cancelled > 0;
+}
+
+#define UNTIL(condition, arg) until(condition, (void *)(uintptr_t)(arg), clients, count)
+
+START_TEST(all_waiters_share_a_session)
+{
+	size_t before = fx.agent_count;
+	for (int i = 0; i < WAITERS; i++)
+		await("60");
+	UNTIL(watchers_are, 1);
+	fx.finished = true;
+	UNTIL(all_have, "\"state\":\"finished\"");
+	/* to ask, to wait, to ask again, and spare ones meanwhile */
+	ck_assert_uint_le(fx.agent_count - before, 6);
+	UNTIL(watchers_are, 0);
+}
+END_TEST
+
+START_TEST(who_has_waited_long_enough_gets_it_as_it_runs)
+{
+	struct peer *patient = await("60");
+	UNTIL(watchers_are, 1);
+	await(_i == 0 ? "0.001" : "0.05");
+	UNTIL(last_has, "\"state\":\"running\"");
+	ck_assert(!has(patient, "HTTP/"));
+	fx.finished = true;
+	UNTIL(all_have, "HTTP/1.1 200");
+	ck_assert(has(patient, "\"state\":\"finished\""));
+}
+END_TEST
+
+START_TEST(time_that_is_over_before_the_first_answer_waits_for_it)
+{
+	await("0.000001");
+	UNTIL(all_have, "\"state\":\"running\"");
+	UNTIL(watchers_are, 0);
+}
+END_TEST
+
+START_TEST(the_end_of_an_exec_that_was_forgotten_is_told)
+{
+	await("60");
+	UNTIL(watchers_are, 1);
+	fx.finished = fx.vanished = true;
+	UNTIL(all_have, "\"state\":\"finished\"");
+	ck_assert(has(&clients[0], "\"exit_code\":7"));
+}
+END_TEST
+
+START_TEST(an_unknown_exec_is_not_found)
+{
+	fx.vanished = true;
+	await("60");
+	UNTIL(all_have, "exec.not_found");
+}
+END_TEST
+
+START_TEST(a_lost_guest_is_told_to_all)
+{
+	await("60");
+	await("60");
+	UNTIL(watchers_are, 1);
+	agent_cut();
+	UNTIL(all_have, "sandbox.lost");
+}
+END_TEST
+
+START_TEST(the_last_one_that_goes_closes_the_session)
+{
+	await("60");
+	await("60");
+	UNTIL(watchers_are, 1);
+	peer_close(&clients[0]);
+	peer_close(&clients[1]);
+	count = 0;
+	UNTIL(watchers_are, 0);
+	ck_assert_uint_eq(fx.cancelled, 0);
+}
+END_TEST
+
+START_TEST(a_kill_waits_for_the_end_as_others_do)
+{
+	await("60");
+	UNTIL(watchers_are, 1);
+	request(&clients[count++], "POST", "/execs/x/kill", "", "");
+	UNTIL(is_cancelled, 0);
+	fx.finished = true;
+	UNTIL(all_have, "\"state\":\"finished\"");
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("vigil");
+	TCase *t = tcase_create("vigil");
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, all_waiters_share_a_session);
+	tcase_add_loop_test(t, who_has_waited_long_enough_gets_it_as_it_runs, 0, 2);
+	tcase_add_test(t, time_that_is_over_before_the_first_answer_waits_for_it);
+	tcase_add_test(t, the_end_of_an_exec_that_was_forgotten_is_told);
+	tcase_add_test(t, an_unknown_exec_is_not_found);
+	tcase_add_test(t, a_lost_guest_is_told_to_all);
+	tcase_add_test(t, the_last_one_that_goes_closes_the_session);
+	tcase_add_test(t, a_kill_waits_for_the_end_as_others_do);
+	suite_add_tcase(s, t);
+	SRunner *r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	int failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed != 0;
+}
