@@ -157,14 +157,15 @@ static void setup_jail(const struct vm_command *c)
 {
 	if (c->jailc == 0)
 		return;
+	/* First, since what is shown may lie in /tmp as well. */
+	if (mkdir("tmp", 0755) < 0 ||
+	    mount("tmpfs", "tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") < 0)
+		die("tmp");
 	for (unsigned i = 0; i < c->jailc; i++)
 		show_in_jail(c->jail[i]);
 	for (size_t i = 0; i < sizeof(libraries) / sizeof(*libraries); i++)
 		if (access(libraries[i], F_OK) == 0)
 			show_in_jail(libraries[i]);
-	if (mkdir("tmp", 0755) < 0 ||
-	    mount("tmpfs", "tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") < 0)
-		die("tmp");
 	if (chroot(".") < 0 || chdir("/") < 0)
 		die("chroot");
 }
