@@ -271,18 +271,23 @@
 #define PULSE_S 2                 /* how often that is looked after */
 #define PING_DEADLINE_S 5         /* … and count it as lost when it is silent so long still */
 #define ANSWER_DEADLINE_S 20      /* each answer that an opened session owes */
+#define STARTED_DEADLINE_S 60     /* … but Started: an exec may queue to be spawned */
 #define DRAIN_DEFAULT_S 20        /* --drain-seconds */
 #define LINK_LINGER_MS 1000       /* a closed link goes on sending what was queued */
 
 /* Links of one sandbox that calls use at once: what a VM carries, less the spare one and those
- * that close. The last LINKS_RESERVED are for calls that end something. One more waits for
- * its turn, CONNECT_DEADLINE_MS at most. */
+ * that close. The last LINKS_RESERVED are for calls that end something. One more waits
+ * for CONNECT_DEADLINE_MS at most. */
 #define LINKS_MAX (VSOCK_CONNS_MAX - 8)
 #define LINKS_RESERVED 31
 
 /* Of them, those that Opened has not answered yet: with the reserved and the spare one no more
  * than SESSIONS_UNOPENED_MAX, or the agent would close one whose Open is under way. */
 #define LINKS_OPENING_MAX 32
+
+/* One more waits so long for its turn (seconds): a slow guest, asked to start as many execs as
+ * it may run, is busy for half a minute. */
+#define LINK_TURN_S 60
 
 /* Unsent bytes to a guest at which a sender is asked to stop, and to go on. */
 #define LINK_HIGH_WATER (256 * KIB)

@@ -107,6 +107,18 @@ static void on_watchdog(struct ev_loop *loop, ev_timer *w, int revents)
 	call_fail(c, &e, started(c, true));
 }
 
+/* From Started on: before that the exec may have queued, and its deadline has not begun. */
+static void arm_watchdog(struct call *c)
+{
+	const Sandgate__Exec *x = &c->q->exec;
+	double after =
+	    (double)(x->timeout_ms + x->grace_ms + DRAIN_MAX_MS + CLEANUP_WAIT_MS) / 1000;
+	if (x->timeout_ms == 0 || ev_is_active(&c->watchdog))
+		return;
+	ev_timer_set(&c->watchdog, after + EXEC_WATCHDOG_S, 0.);
+	ev_timer_start(c->loop, &c->watchdog);
+}
+
 /* ---- the client ---- */
 
 static void on_gone(struct api_request *r)
@@ -152,6 +164,7 @@ static void on_started(struct call *c, const Sandgate__Started *s)
 	c->owner = s->owner;
 	if (c->kind == CALL_START)
 		c->r->on_gone = NULL;
+	arm_watchdog(c);
 	call_output_started(&c->out, s->started_at_ms);
 	if (c->kind == CALL_START) {
 		call_destroy(c);
@@ -236,17 +249,6 @@ static const struct dial_handlers dial_handlers = {
 
 /* ---- start ---- */
 
-static void arm_watchdog(struct call *c)
-{
-	const Sandgate__Exec *x = &c->q->exec;
-	double after =
-	    (double)(x->timeout_ms + x->grace_ms + DRAIN_MAX_MS + CLEANUP_WAIT_MS) / 1000;
-	ev_timer_init(&c->watchdog, on_watchdog, after + EXEC_WATCHDOG_S, 0.);
-	c->watchdog.data = c;
-	if (x->timeout_ms > 0)
-		ev_timer_start(c->loop, &c->watchdog);
-}
-
 void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
                 struct call_request *q)
 {
@@ -272,7 +274,8 @@ void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
 	r->owner = c;
 	r->on_gone = on_gone;
 	r->on_room = on_client_room;
-	arm_watchdog(c);
+	ev_timer_init(&c->watchdog, on_watchdog, 0., 0.);
+	c->watchdog.data = c;
 
 	Sandgate__Open open = SANDGATE__OPEN__INIT;
 	open.op_case = SANDGATE__OPEN__OP_EXEC;

@@ -28,7 +28,7 @@ static void cut(struct dial *d, const struct dial_end *why)
 
 static void owe(struct dial *d)
 {
-	link_expect(d->link, ANSWER_DEADLINE_S * 1000);
+	link_expect(d->link, (d->follows ? STARTED_DEADLINE_S : ANSWER_DEADLINE_S) * 1000);
 }
 
 void dial_rest(struct dial *d)

@@ -3,7 +3,8 @@
  * use it: takes a link, sends Open, hears of the sandbox's end. It adds nothing to what is
  * said in the session and never repeats anything. What the agent says is checked here: a
  * frame that does not fit ends the session, and so does an answer that is owed and does not
- * come within ANSWER_DEADLINE_S.
+ * come within ANSWER_DEADLINE_S
+ * or STARTED_DEADLINE_S.
  *
  * Embedded in its owner. Open from dial_open until on_end was called or dial_close.
  */

@@ -11,16 +11,14 @@
 #include "proto/frame.h"
 #include "proto/limits.h"
 
-static void connect_later(struct link *l);
-
-static double monotonic(void)
+double link_clock(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static void timer_in(struct link *l, ev_timer *w, double seconds)
+void link_timer_in(struct link *l, ev_timer *w, double seconds)
 {
 	ev_timer_stop(l->loop, w);
 	ev_timer_set(w, seconds > 0 ? seconds : 0., 0.);
@@ -31,13 +29,13 @@ static void timer_in(struct link *l, ev_timer *w, double seconds)
 void link_update_due(struct link *l)
 {
 	double due = 0;
-	if (l->state == CONNECTING)
+	if (l->state == CONNECTING && l->queued_at == 0)
 		due = l->answer_due > 0 && l->answer_due < l->connect_due ? l->answer_due
 		                                                          : l->connect_due;
 	else if (l->state == OPENING || (l->state == OPEN && !l->paused))
 		due = l->answer_due;
 	if (due > 0)
-		timer_in(l, &l->due, due - monotonic());
+		link_timer_in(l, &l->due, due - link_clock());
 	else
 		ev_timer_stop(l->loop, &l->due);
 }
@@ -76,7 +74,6 @@ void link_update_io(struct link *l)
 
 static void hang_up(struct link *l)
 {
-	link_pass_leave(&l->pass);
 	ev_io_stop(l->loop, &l->io);
 	ev_timer_stop(l->loop, &l->kick);
 	ev_timer_stop(l->loop, &l->due);
@@ -91,6 +88,7 @@ static void hang_up(struct link *l)
 void link_free(struct link *l)
 {
 	hang_up(l);
+	link_pass_leave(&l->pass);
 	link_buf_free(&l->out);
 	l->doomed = true;
 	if (l->calls == 0)
@@ -100,6 +98,7 @@ void link_free(struct link *l)
 void link_end(struct link *l, const struct err *why, const Sandgate__Refused *refused)
 {
 	hang_up(l);
+	link_pass_leave(&l->pass);
 	l->state = ENDED;
 	l->calls++;
 	if (l->handlers != NULL) {
@@ -132,7 +131,7 @@ void link_peer_gone(struct link *l)
 	} else if (l->state == OPENING && !l->sent) {
 		hang_up(l);
 		link_buf_rewind(&l->out);
-		connect_later(l);
+		link_connect_later(l);
 	} else {
 		link_end_with(l, ERR_SANDBOX_LOST, "the guest hung up");
 	}
@@ -184,73 +183,11 @@ static void on_io(struct ev_loop *loop, ev_io *w, int revents)
 		link_readable(l);
 }
 
-static void send_open(struct link *l)
+void link_send_open(struct link *l)
 {
 	l->state = OPENING;
 	link_update_due(l);
 	flush_out(l);
-}
-
-static void on_connected(int fd, const uint8_t *early, size_t early_len, const struct err *e,
-                         void *arg)
-{
-	struct link *l = arg;
-	l->connecting = NULL;
-	if (fd < 0) {
-		link_pass_leave(&l->pass);
-		l->last = *e;
-		if (e->code == ERR_PROTOCOL)
-			link_end(l, e, NULL);
-		else
-			connect_later(l);
-		return;
-	}
-	l->fd = fd;
-	l->write_dead = l->data_waits = false;
-	uint8_t *room = early_len > 0 ? link_buf_room(&l->in, early_len) : NULL;
-	if (early_len > 0 && room == NULL) {
-		link_end_with(l, ERR_INTERNAL, "out of memory");
-		return;
-	}
-	if (early_len > 0) {
-		memcpy(room, early, early_len);
-		link_buf_put(&l->in, early_len);
-	}
-	l->state = READY;
-	if (l->handlers != NULL)
-		send_open(l);
-	else
-		link_update_due(l);
-	link_parse(l);
-}
-
-static void connect_now(struct link *l)
-{
-	double left_ms = (l->connect_due - monotonic()) * 1e3;
-	unsigned one_try = CONNECT_TRY_MS;
-	if (!link_pass_enter(&l->pass)) {
-		err_set(&l->last, ERR_QUOTA_EXCEEDED,
-		        "too many calls are in progress in this sandbox");
-		connect_later(l);
-		return;
-	}
-	l->last.code = ERR_NONE;
-	if (left_ms < CONNECT_TRY_MS)
-		one_try = left_ms > 1 ? (unsigned)left_ms : 1;
-	l->connecting = transport_connect(l->loop, &l->to, one_try, on_connected, l, &l->last);
-	if (l->connecting == NULL) {
-		link_pass_leave(&l->pass);
-		connect_later(l);
-	}
-}
-
-static void connect_later(struct link *l)
-{
-	l->state = CONNECTING;
-	link_update_due(l);
-	timer_in(l, &l->kick, l->backoff_ms / 1e3);
-	l->backoff_ms = l->backoff_ms * 2 < CONNECT_BACKOFF_MAX_MS ? l->backoff_ms * 2
-	                                                           : CONNECT_BACKOFF_MAX_MS;
 }
 
 static void on_kick(struct ev_loop *loop, ev_timer *w, int revents)
@@ -259,7 +196,7 @@ static void on_kick(struct ev_loop *loop, ev_timer *w, int revents)
 	(void)loop;
 	(void)revents;
 	if (l->state == CONNECTING)
-		connect_now(l);
+		link_connect(l);
 	else
 		link_parse(l);
 }
@@ -272,9 +209,7 @@ static void on_due(struct ev_loop *loop, ev_timer *w, int revents)
 	if (l->state == LINGERING)
 		link_free(l);
 	else if (l->state == CONNECTING)
-		link_end_with(l,
-		              l->last.code == ERR_QUOTA_EXCEEDED ? ERR_QUOTA_EXCEEDED
-		                                                 : ERR_UNREACHABLE,
+		link_end_with(l, ERR_UNREACHABLE,
 		              l->last.code != ERR_NONE ? l->last.msg
 		                                       : "the guest did not answer in time");
 	else
@@ -299,7 +234,8 @@ struct link *link_create_behind(struct link_gate *g, bool urgent, struct ev_loop
 	l->pass = (struct link_pass){.gate = g, .urgent = urgent};
 	l->to = *to;
 	l->fd = -1;
-	l->connect_due = monotonic() + deadline_ms / 1e3;
+	l->connect_ms = deadline_ms;
+	l->connect_due = link_clock() + deadline_ms / 1e3;
 	l->backoff_ms = CONNECT_BACKOFF_MIN_MS;
 	ev_init(&l->io, on_io);
 	ev_timer_init(&l->kick, on_kick, 0., 0.);
@@ -307,7 +243,7 @@ struct link *link_create_behind(struct link_gate *g, bool urgent, struct ev_loop
 	l->io.data = l->kick.data = l->due.data = l;
 	l->state = CONNECTING;
 	link_update_due(l);
-	connect_now(l);
+	link_connect(l);
 	return l;
 }
 
@@ -340,17 +276,18 @@ int link_open(struct link *l, Sandgate__Open *open, unsigned deadline_ms,
 	l->handlers = &l->handlers_copy;
 	l->owner = owner;
 	l->on_end = NULL;
-	l->answer_due = monotonic() + deadline_ms / 1e3;
+	l->open_ms = deadline_ms;
+	l->answer_due = link_clock() + deadline_ms / 1e3;
 	if (l->state != CONNECTING)
 		l->connect_due = l->answer_due;
 	if (l->state == READY) {
-		send_open(l);
+		link_send_open(l);
 		link_update_io(l);
 	} else if (l->state == ENDED) {
 		l->backoff_ms = CONNECT_BACKOFF_MIN_MS;
 		l->state = CONNECTING;
 		link_update_due(l);
-		connect_now(l);
+		link_connect(l);
 	} else {
 		link_update_due(l);
 	}
@@ -376,7 +313,7 @@ void link_expect(struct link *l, unsigned deadline_ms)
 	if (l->state != OPEN)
 		return;
 	l->expect_ms = deadline_ms;
-	l->answer_due = deadline_ms > 0 ? monotonic() + deadline_ms / 1e3 : 0;
+	l->answer_due = deadline_ms > 0 ? link_clock() + deadline_ms / 1e3 : 0;
 	link_update_due(l);
 }
 
@@ -396,16 +333,7 @@ void link_resume(struct link *l)
 	link_expect(l, l->expect_ms);
 	link_update_io(l);
 	if (l->fd >= 0 && link_buf_len(&l->in) > 0)
-		timer_in(l, &l->kick, 0);
-}
-
-bool link_enter(struct link *l, struct link_gate *g, bool urgent)
-{
-	struct link_pass pass = {.gate = g, .urgent = urgent};
-	if (!link_pass_enter(&pass))
-		return false;
-	l->pass = pass;
-	return true;
+		link_timer_in(l, &l->kick, 0);
 }
 
 bool link_is_ready(const struct link *l)
@@ -435,6 +363,6 @@ void link_destroy(struct link *l, bool flush)
 	l->paused = false;
 	ev_timer_stop(l->loop, &l->kick);
 	link_buf_free(&l->in);
-	timer_in(l, &l->due, LINK_LINGER_MS / 1e3);
+	link_timer_in(l, &l->due, LINK_LINGER_MS / 1e3);
 	link_update_io(l);
 }

@@ -4,14 +4,22 @@
 
 #include "proto/limits.h"
 
+static unsigned reserve(const struct link_pass *p)
+{
+	return p->urgent ? LINKS_RESERVED : 0;
+}
+
+bool link_pass_is_full(const struct link_pass *p)
+{
+	return p->gate->connected >= LINKS_MAX - LINKS_RESERVED + reserve(p);
+}
+
 bool link_pass_enter(struct link_pass *p)
 {
 	struct link_gate *g = p->gate;
-	unsigned reserve = p->urgent ? LINKS_RESERVED : 0;
 	if (g == NULL || p->in)
 		return true;
-	if (g->connected >= LINKS_MAX - LINKS_RESERVED + reserve ||
-	    g->opening >= LINKS_OPENING_MAX + reserve)
+	if (link_pass_is_full(p) || g->opening >= LINKS_OPENING_MAX + reserve(p))
 		return false;
 	p->in = p->opening = true;
 	g->connected++;

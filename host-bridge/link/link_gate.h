@@ -21,6 +21,8 @@ struct link_pass {
 
 /* Whether the link may connect; it counts from now on. Harmless when it does already. */
 bool link_pass_enter(struct link_pass *p);
+/* Whether links have to be closed before it may, and not only opened. */
+bool link_pass_is_full(const struct link_pass *p);
 void link_pass_opened(struct link_pass *p);
 void link_pass_leave(struct link_pass *p);
 

@@ -1,6 +1,6 @@
 /*
- * What the two files of a link share: link.c (life, connecting, sending) and link_read.c
- * (what the guest says). Nobody else includes this.
+ * What the files of a link share: link.c (life, sending), link_connect.c and link_read.c (what
+ * the guest says). Nobody else includes this.
  */
 #ifndef SANDGATE_LINK_PRIVATE_H
 #define SANDGATE_LINK_PRIVATE_H
@@ -21,13 +21,14 @@ struct link {
 	int fd;
 	ev_io io;
 	struct transport_try *connecting;
-	ev_timer kick;       /* CONNECTING: the next try; else: parse what is buffered */
-	ev_timer due;        /* of the connection, of Opened, of lingering */
-	double connect_due;  /* monotonic seconds */
-	double answer_due;   /* likewise; 0: no answer is due */
-	unsigned expect_ms;  /* OPEN: what answer_due was set to, for after a pause */
-	unsigned backoff_ms; /* before the next try */
-	struct err last;     /* why the last try failed */
+	ev_timer kick;      /* CONNECTING: the next try; else: parse what is buffered */
+	ev_timer due;       /* of the connection, of Opened, of lingering */
+	double connect_due; /* monotonic seconds */
+	double answer_due;  /* likewise; 0: no answer is due */
+	unsigned connect_ms, open_ms; /* what the two are set to */
+	unsigned expect_ms;           /* OPEN: what answer_due was set to, for after a pause */
+	unsigned backoff_ms;          /* before the next try */
+	struct err last;              /* why the last try failed */
 
 	struct link_buf in, out;
 	size_t open_size; /* bytes at the front of `out` that are Open, while it is not sent */
@@ -38,6 +39,7 @@ struct link {
 	bool data_waits; /* paused, and the socket has bytes: no use in watching it */
 
 	struct link_pass pass;
+	double queued_at; /* CONNECTING: waiting for the gate since then; or 0 */
 
 	unsigned calls; /* depth of handler calls: memory is not freed under them */
 	bool doomed;
@@ -49,6 +51,9 @@ struct link {
 };
 
 /* link.c. Those that may free the link say so. */
+double link_clock(void); /* monotonic seconds */
+void link_timer_in(struct link *l, ev_timer *w, double seconds);
+void link_send_open(struct link *l);
 void link_update_due(struct link *l); /* which deadline counts */
 void link_update_io(struct link *l);  /* what the descriptor is watched for */
 bool link_held(const struct link *l); /* paused, and past Opened */
@@ -58,6 +63,10 @@ void link_end(struct link *l, const struct err *why,
               const Sandgate__Refused *refused);                         /* may */
 void link_end_with(struct link *l, enum err_code code, const char *msg); /* may */
 void link_peer_gone(struct link *l);                                     /* may */
+
+/* link_connect.c: try now, which may free the link, or after the backoff */
+void link_connect(struct link *l);
+void link_connect_later(struct link *l);
 
 /* link_read.c: each may free the link. */
 void link_parse(struct link *l);    /* hand over the whole frames in `in` */

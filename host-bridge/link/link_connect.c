@@ -1,0 +1,101 @@
+/* How a link comes to its connection: its turn at the gate, tries with backoff. */
+#include <string.h>
+
+#include "host-bridge/link/link_private.h"
+#include "proto/limits.h"
+
+static void on_connected(int fd, const uint8_t *early, size_t early_len, const struct err *e,
+                         void *arg)
+{
+	struct link *l = arg;
+	l->connecting = NULL;
+	if (fd < 0) {
+		l->last = *e;
+		if (e->code == ERR_PROTOCOL)
+			link_end(l, e, NULL);
+		else
+			link_connect_later(l);
+		return;
+	}
+	l->fd = fd;
+	l->write_dead = l->data_waits = false;
+	uint8_t *room = early_len > 0 ? link_buf_room(&l->in, early_len) : NULL;
+	if (early_len > 0 && room == NULL) {
+		link_end_with(l, ERR_INTERNAL, "out of memory");
+		return;
+	}
+	if (early_len > 0) {
+		memcpy(room, early, early_len);
+		link_buf_put(&l->in, early_len);
+	}
+	l->state = READY;
+	if (l->handlers != NULL)
+		link_send_open(l);
+	else
+		link_update_due(l);
+	link_parse(l);
+}
+
+/* ---- the gate ---- */
+
+static void wait_for_turn(struct link *l)
+{
+	double now = link_clock(), patience = LINK_TURN_S;
+	if (link_pass_is_full(&l->pass))
+		patience = l->connect_ms / 1e3;
+	if (l->queued_at == 0)
+		l->queued_at = now;
+	if (now - l->queued_at > patience)
+		link_end_with(l, ERR_QUOTA_EXCEEDED,
+		              "too many calls are in progress in this sandbox");
+	else
+		link_connect_later(l);
+}
+
+/* The deadlines are the guest's: they start now. */
+static void take_turn(struct link *l)
+{
+	double now = link_clock();
+	l->queued_at = 0;
+	l->connect_due = now + l->connect_ms / 1e3;
+	if (l->handlers != NULL)
+		l->answer_due = now + l->open_ms / 1e3;
+	link_update_due(l);
+}
+
+bool link_enter(struct link *l, struct link_gate *g, bool urgent)
+{
+	struct link_pass pass = {.gate = g, .urgent = urgent};
+	if (!link_pass_enter(&pass))
+		return false;
+	l->pass = pass;
+	return true;
+}
+
+/* ---- trying ---- */
+
+void link_connect(struct link *l)
+{
+	if (!link_pass_enter(&l->pass)) {
+		wait_for_turn(l);
+		return;
+	}
+	if (l->queued_at > 0)
+		take_turn(l);
+	double left_ms = (l->connect_due - link_clock()) * 1e3;
+	unsigned one_try = CONNECT_TRY_MS;
+	if (left_ms < CONNECT_TRY_MS)
+		one_try = left_ms > 1 ? (unsigned)left_ms : 1;
+	l->connecting = transport_connect(l->loop, &l->to, one_try, on_connected, l, &l->last);
+	if (l->connecting == NULL)
+		link_connect_later(l);
+}
+
+void link_connect_later(struct link *l)
+{
+	l->state = CONNECTING;
+	link_update_due(l);
+	link_timer_in(l, &l->kick, l->backoff_ms / 1e3);
+	l->backoff_ms = l->backoff_ms * 2 < CONNECT_BACKOFF_MAX_MS ? l->backoff_ms * 2
+	                                                           : CONNECT_BACKOFF_MAX_MS;
+}
