@@ -180,6 +180,7 @@ static void on_leaf_empty(void *arg)
 		exec_step(x);
 		return;
 	}
+	ev_timer_stop(x->env->loop, &x->cpu);
 	cgroup_leaf_retire(x->leaf, false); /* the last leftover went */
 	x->leaf = NULL;
 }
@@ -221,6 +222,7 @@ static void enter_finished(struct exec *x)
 	}
 	if (leftovers) {
 		cgroup_leaf_when_empty(x->leaf, on_leaf_empty, x);
+		exec_watch_leftovers(x);
 	} else {
 		cgroup_leaf_retire(x->leaf, x->spawn_failed || x->killed);
 		x->leaf = NULL;
