@@ -191,6 +191,77 @@ START_TEST(an_empty_last_event_id_starts_nothing_unnamed)
 }
 END_TEST
 
+/* The body of the client's chunked reply, as JSON. */
+static json_t *chunked_json(void)
+{
+	struct bytes body = {0};
+	bytes_add(&client.in, "", 1);
+	char *at = strstr((char *)client.in.data, "\r\n\r\n");
+	ck_assert(at != NULL && has(&client, "Transfer-Encoding: chunked"));
+	at += strlen("\r\n\r\n");
+	for (size_t n; (n = strtoul(at, &at, 16)) > 0; at += n + strlen("\r\n")) {
+		at += strlen("\r\n");
+		bytes_add(&body, at, n);
+	}
+	json_error_t e;
+	json_t *doc = json_loadb((char *)body.data, body.len, JSON_ALLOW_NUL, &e);
+	ck_assert_msg(doc != NULL, "%s at %d", e.text, e.position);
+	free(body.data);
+	return doc;
+}
+
+/* Each character is two bytes, and a piece is an even number of them: the first byte makes
+ * every piece end inside a character. */
+START_TEST(a_long_result_is_written_in_pieces)
+{
+	static char text[400002];
+	for (size_t i = 1; i < sizeof(text) - 1; i += 2)
+		memcpy(text + i, "\xc3\xa9", 2);
+	text[0] = 'a';
+	start("/exec");
+	agent_writes(text);
+	if (_i == 1)
+		agent_writes("\xff");
+	fx.finished = true;
+	UNTIL(client_has, "\r\n0\r\n\r\n");
+	json_t *doc = chunked_json();
+	const char *out = json_string_value(json_object_get(doc, "stdout"));
+	ck_assert_uint_eq(strlen(out), strlen(text) + (_i == 1 ? 3 : 0));
+	ck_assert_mem_eq(out, text, strlen(text));
+	ck_assert_str_eq(json_string_value(json_object_get(doc, "stderr")), "");
+	ck_assert_int_eq(json_is_true(json_object_get(doc, "encoding_lossy")), _i == 1);
+	ck_assert_int_eq(json_integer_value(json_object_get(doc, "exit_code")), 7);
+	json_decref(doc);
+}
+END_TEST
+
+static bool reply_has_begun(void *arg)
+{
+	(void)arg;
+	return client.in.len > 0;
+}
+
+static bool no_exchange(void *arg)
+{
+	(void)arg;
+	return http_server_exchanges(fx.api.http) == 0;
+}
+
+START_TEST(a_client_that_leaves_a_long_result_is_forgotten)
+{
+	static char text[4000001];
+	memset(text, 'x', sizeof(text) - 1);
+	start("/exec");
+	agent_writes(text);
+	fx.finished = true;
+	UNTIL(reply_has_begun, NULL);
+	ck_assert_uint_lt(client.in.len, sizeof(text));
+	peer_close(&client);
+	UNTIL(no_exchange, NULL);
+	ck_assert_uint_eq(fx.cancelled, 0);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("call");
@@ -207,6 +278,8 @@ int main(void)
 	tcase_add_test(t, shutting_down_leaves_the_exec_for_a_successor);
 	tcase_add_test(t, a_detached_start_is_answered_at_once);
 	tcase_add_test(t, an_empty_last_event_id_starts_nothing_unnamed);
+	tcase_add_loop_test(t, a_long_result_is_written_in_pieces, 0, 2);
+	tcase_add_test(t, a_client_that_leaves_a_long_result_is_forgotten);
 	suite_add_tcase(s, t);
 	SRunner *r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);

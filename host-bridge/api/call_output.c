@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host-bridge/api/bulk_reply.h"
 #include "host-bridge/api/result_json.h"
 
 #define BUFFER_MIN 4096
@@ -165,22 +166,12 @@ void call_output_gap(struct call_output *o, const Sandgate__Gap *g)
 
 static void reply_result(struct call_output *o, const Sandgate__Result *result)
 {
-	struct json_out out = {0};
-	size_t len;
-	const struct result_stream streams[2] = {
-	    {o->streams[0].data, o->streams[0].len},
-	    {o->streams[1].data, o->streams[1].len},
-	};
-	result_json(&out, o->r->exec_id, result, streams, o->q->base64);
-	char *body = json_out_take(&out, &len);
-	if (body == NULL) {
-		struct err e;
-		struct api_details d = {.started = "yes", .exec_id = o->r->exec_id};
-		err_set(&e, ERR_INTERNAL, "out of memory");
-		api_fail(o->r, &e, &d);
-		return;
+	struct result_stream streams[2];
+	for (int i = 0; i < 2; i++) {
+		streams[i] = (struct result_stream){o->streams[i].data, o->streams[i].len};
+		o->streams[i].data = NULL;
 	}
-	api_reply_take(o->r, 200, "application/json", body, len);
+	bulk_reply(o->r, result, streams, o->q->base64);
 }
 
 void call_output_finish(struct call_output *o, Sandgate__Result *result, uint64_t end)

@@ -143,13 +143,17 @@ struct kept {
 	bool cut_stdout, cut_stderr, lossy;
 };
 
-static void back(struct json_out *out, const Sandgate__Result *r, const struct kept *k)
+static void counts(struct json_out *out, const Sandgate__Result *r, const struct kept *k)
 {
 	json_out_int(out, "stdout_bytes", (int64_t)r->stdout_bytes);
 	json_out_int(out, "stderr_bytes", (int64_t)r->stderr_bytes);
 	json_out_bool(out, "stdout_truncated", k->cut_stdout);
 	json_out_bool(out, "stderr_truncated", k->cut_stderr);
 	json_out_bool(out, "encoding_lossy", k->lossy);
+}
+
+static void back(struct json_out *out, const Sandgate__Result *r)
+{
 	json_out_int(out, "duration_ms", (int64_t)r->duration_ms);
 	usage(out, r);
 	json_out_int(out, "oom_kills", (int64_t)r->oom_kills);
@@ -171,17 +175,27 @@ static void stream(struct json_out *out, const char *key, const struct result_st
 		json_out_bytes(out, key, s->data, s->len - cut);
 }
 
-void result_json(struct json_out *out, const char *exec_id, const Sandgate__Result *r,
-                 const struct result_stream streams[2], bool base64)
+static size_t leave_out(struct json_out *out, const char *key, struct result_stream *s,
+                        uint64_t total, bool base64)
 {
+	if (s->len < total && !base64)
+		s->len -= utf8_split(s->data, s->len);
+	json_out_string(out, key, "");
+	return out->len - strlen("\"");
+}
+
+void result_json_around(struct json_out *out, const char *exec_id, const Sandgate__Result *r,
+                        struct result_stream streams[2], bool base64, struct result_gaps *gaps)
+{
+	const struct kept k = {streams[0].len < r->stdout_bytes,
+	                       streams[1].len < r->stderr_bytes, false};
 	json_out_object(out, NULL);
 	front(out, exec_id, r);
-	out->repaired = false; /* ids are ASCII */
-	stream(out, "stdout", &streams[0], r->stdout_bytes, base64);
-	stream(out, "stderr", &streams[1], r->stderr_bytes, base64);
-	const struct kept k = {streams[0].len < r->stdout_bytes,
-	                       streams[1].len < r->stderr_bytes, out->repaired};
-	back(out, r, &k);
+	gaps->at[0] = leave_out(out, "stdout", &streams[0], r->stdout_bytes, base64);
+	gaps->at[1] = leave_out(out, "stderr", &streams[1], r->stderr_bytes, base64);
+	counts(out, r, &k);
+	gaps->lossy = out->len - strlen("false");
+	back(out, r);
 	json_out_end(out, '}');
 }
 
@@ -192,7 +206,8 @@ void result_json_summary(struct json_out *out, const char *key, const char *exec
 	                       truncated && r->stderr_bytes > 0, lossy};
 	json_out_object(out, key);
 	front(out, exec_id, r);
-	back(out, r, &k);
+	counts(out, r, &k);
+	back(out, r);
 	json_out_end(out, '}');
 }
 

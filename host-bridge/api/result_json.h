@@ -24,9 +24,14 @@ struct result_partial {
 	bool base64;
 };
 
-/* ExecResult. `base64` encodes the streams; else they are UTF-8 with U+FFFD repair. */
-void result_json(struct json_out *out, const char *exec_id, const Sandgate__Result *r,
-                 const struct result_stream streams[2], bool base64);
+/* ExecResult, with its streams left out: `gaps` tells where in the buffer the text of each
+ * belongs, and the word false that is to be true when that text had to be repaired. A
+ * character that the cap cut in two is taken off the streams, unless they go as base64. */
+struct result_gaps {
+	size_t at[2], lossy;
+};
+void result_json_around(struct json_out *out, const char *exec_id, const Sandgate__Result *r,
+                        struct result_stream streams[2], bool base64, struct result_gaps *gaps);
 /* ExecSummary, as the member `key`: without the streams. `truncated`: not all of the output
  * can be had; `lossy`: not all of it was UTF-8. */
 void result_json_summary(struct json_out *out, const char *key, const char *exec_id,

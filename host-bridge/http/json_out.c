@@ -142,12 +142,10 @@ static size_t add_block(struct json_out *j, const char *s, size_t len)
 	return i;
 }
 
-void json_out_bytes(struct json_out *j, const char *key, const void *data, size_t len)
+void json_out_text(struct json_out *j, const void *data, size_t len)
 {
 	const char *s = data;
 
-	begin_value(j, key);
-	add(j, "\"", 1);
 	while (len > 0) {
 		size_t block = len < BLOCK ? len : BLOCK, used;
 
@@ -157,6 +155,13 @@ void json_out_bytes(struct json_out *j, const char *key, const void *data, size_
 		s += used;
 		len -= used;
 	}
+}
+
+void json_out_bytes(struct json_out *j, const char *key, const void *data, size_t len)
+{
+	begin_value(j, key);
+	add(j, "\"", 1);
+	json_out_text(j, data, len);
 	add(j, "\"", 1);
 }
 
@@ -168,14 +173,19 @@ void json_out_string(struct json_out *j, const char *key, const char *value)
 		json_out_null(j, key);
 }
 
-void json_out_base64(struct json_out *j, const char *key, const void *data, size_t len)
+void json_out_base64_text(struct json_out *j, const void *data, size_t len)
 {
-	begin_value(j, key);
-	add(j, "\"", 1);
 	if (!reserve(j, BASE64_LEN(len)))
 		return;
 	base64_encode(j->data + j->len, data, len);
 	j->len += BASE64_LEN(len);
+}
+
+void json_out_base64(struct json_out *j, const char *key, const void *data, size_t len)
+{
+	begin_value(j, key);
+	add(j, "\"", 1);
+	json_out_base64_text(j, data, len);
 	add(j, "\"", 1);
 }
 

@@ -44,6 +44,10 @@ void json_out_null(struct json_out *j, const char *key);
 
 /* Text that is not JSON, around the outermost value only: the lines of an SSE event. */
 void json_out_raw(struct json_out *j, const char *text, size_t len);
+/* The inside of such a string, without its quotes and what comes before it: for a long one
+ * that is written piece by piece. Cut characters, and base64 not at threes, end with it. */
+void json_out_text(struct json_out *j, const void *data, size_t len);
+void json_out_base64_text(struct json_out *j, const void *data, size_t len);
 
 /* Hand over the buffer (free() it) and start empty; NULL after a failure. */
 char *json_out_take(struct json_out *j, size_t *len);

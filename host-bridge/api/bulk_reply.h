@@ -1,0 +1,17 @@
+/*
+ * An ExecResult as the reply to a request. Escaped, its output may be six times as long as it
+ * was: a long one is encoded piece by piece as the client reads, so that the bridge holds the
+ * raw bytes alone and no reply holds up the loop.
+ */
+#ifndef SANDGATE_BULK_REPLY_H
+#define SANDGATE_BULK_REPLY_H
+
+#include "host-bridge/api/api.h"
+#include "host-bridge/api/result_json.h"
+
+/* Ends the request, now or when all is written. The streams' bytes are malloc'd and taken
+ * over. */
+void bulk_reply(struct api_request *r, const Sandgate__Result *result,
+                const struct result_stream streams[2], bool base64);
+
+#endif
