@@ -203,6 +203,7 @@
 #define LIST_LIMIT_DEFAULT 100
 #define LIST_LIMIT_MAX 1000
 #define METADATA_KEYS_MAX 64
+#define METADATA_KEY_MAX 127
 #define METADATA_BYTES_MAX (16 * KIB)
 #define PARTIAL_BYTES_MAX (64 * KIB) /* of each stream of a lost exec, in its error */
 #define AUTH_TOKENS_MAX 4096 /* lines of a token file: each costs a comparison a request */

@@ -27,6 +27,7 @@ static struct {
 	int fd;
 	ev_io io;
 	bool mute;         /* accepts, never answers */
+	bool too_new;      /* speaks another version */
 	bool running_exec; /* ListExecs answers with one */
 	int sessions;      /* accepted so far */
 	Sandgate__CancelReason cancelled;
@@ -57,7 +58,7 @@ static void answer_open(struct peer *p, const Sandgate__Open *o)
 	Sandgate__ExecState exec = SANDGATE__EXEC_STATE__INIT, *execs[] = {&exec};
 	Sandgate__ExecList list = SANDGATE__EXEC_LIST__INIT;
 	Sandgate__Done done = SANDGATE__DONE__INIT;
-	opened.protocol_version = PROTOCOL_VERSION;
+	opened.protocol_version = PROTOCOL_VERSION + agent.too_new;
 	answer(p, SANDGATE__GUEST_FRAME__BODY_OPENED, &opened);
 	exec.exec_id = "e1";
 	exec.phase = SANDGATE__EXEC_PHASE__PHASE_RUNNING;
@@ -417,13 +418,43 @@ END_TEST
 
 START_TEST(orphan_with_a_key_waits_for_its_replay)
 {
+	struct err e = {0};
 	strcpy(spec.idempotency_key, "k");
 	struct sandbox *s = create();
 	sandbox_creator_gone(s);
-	ck_assert_ptr_eq(sandbox_find_key(set, "w1", "k"), s);
-	ck_assert_ptr_null(sandbox_find_key(set, "w2", "k"));
-	ck_assert_ptr_null(sandbox_find_key(set, "w1", "other"));
-	ck_assert_ptr_null(sandbox_find_key(set, "w1", ""));
+	ck_assert_ptr_eq(sandbox_find_key(set, "w1", "k", &e), s);
+	ck_assert_ptr_null(sandbox_find_key(set, "w2", "k", &e));
+	ck_assert_ptr_null(sandbox_find_key(set, "w1", "other", &e));
+	ck_assert_ptr_null(sandbox_find_key(set, "w1", "", &e));
+}
+END_TEST
+
+START_TEST(key_of_a_deleted_sandbox_makes_no_other)
+{
+	struct err e = {0};
+	strcpy(spec.idempotency_key, "k");
+	sandbox_delete(create(), SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, on_done,
+	               NULL);
+	UNTIL(heard.done);
+	ck_assert_ptr_null(sandbox_find_key(set, "w2", "k", &e));
+	ck_assert_int_eq(e.code, ERR_NONE);
+	ck_assert_ptr_null(sandbox_find_key(set, "w1", "k", &e));
+	ck_assert_int_eq(e.code, ERR_SANDBOX_GONE);
+}
+END_TEST
+
+START_TEST(create_that_failed_gives_its_key_back)
+{
+	struct err e = {0};
+	strcpy(spec.idempotency_key, "k");
+	agent.too_new = true;
+	struct sandbox *s = create_only();
+	UNTIL(heard.ready);
+	ck_assert_int_eq(heard.why.code, ERR_INCOMPATIBLE);
+	sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, on_done, NULL);
+	UNTIL(heard.done);
+	ck_assert_ptr_null(sandbox_find_key(set, "w1", "k", &e));
+	ck_assert_int_eq(e.code, ERR_NONE);
 }
 END_TEST
 
@@ -550,7 +581,7 @@ START_TEST(restarted_bridge_finds_its_sandbox_again)
 	ck_assert(again->ttl_seconds == 7 && again->max_lifetime_seconds == 70);
 	ck_assert_str_eq(json_string_value(json_object_get(again->metadata, "a")), "b");
 	ck_assert_str_eq(json_string_value(json_object_get(again->exec_defaults, "user")), "u");
-	ck_assert_ptr_eq(sandbox_find_key(set, "w1", "k"), s);
+	ck_assert_ptr_eq(sandbox_find_key(set, "w1", "k", &e), s);
 	json_t *j = sandbox_json(s);
 	ck_assert_str_eq(
 	    json_string_value(json_object_get(json_object_get(j, "agent"), "version")), "9.9");
@@ -661,6 +692,8 @@ int main(void)
 	tcase_add_test(t, patch_moves_the_end);
 	tcase_add_test(t, creator_that_goes_takes_its_sandbox_along);
 	tcase_add_test(t, orphan_with_a_key_waits_for_its_replay);
+	tcase_add_test(t, key_of_a_deleted_sandbox_makes_no_other);
+	tcase_add_test(t, create_that_failed_gives_its_key_back);
 	tcase_add_test(t, others_are_not_found_and_deleted_is_gone);
 	tcase_add_test(t, delete_waits_for_calls_that_end_by_themselves);
 	tcase_add_test(t, delete_of_an_attached_vm_cancels_what_runs_in_it);

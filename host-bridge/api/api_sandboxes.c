@@ -87,25 +87,26 @@ static int take_key(struct api_request *r, struct sandbox_spec *spec, struct err
 
 static void create(struct creation *c, const struct sandbox_spec *spec)
 {
-	struct err e;
+	struct err e = {0};
 	struct api_request *r = c->r;
 	struct sandbox_set *set = r->api->sandboxes;
-	struct sandbox *s = NULL;
+	struct sandbox *s;
 	r->owner = c;
 	r->on_gone = on_creator_gone;
-	if (spec->idempotency_key[0] != '\0')
-		s = sandbox_find_key(set, spec->workspace, spec->idempotency_key);
+	s = sandbox_find_key(set, spec->workspace, spec->idempotency_key, &e);
 	if (s != NULL) {
 		replay(c, s, spec->request_digest);
 		return;
 	}
-	c->sandbox = sandbox_create(set, spec, on_ready, c, &e);
-	if (c->sandbox != NULL)
-		return;
+	if (e.code == ERR_NONE) {
+		c->sandbox = sandbox_create(set, spec, on_ready, c, &e);
+		if (c->sandbox != NULL)
+			return;
+		metrics_sandbox(r->api->metrics, false, 0);
+	}
 	const struct api_details d = {.started = "no"};
 	r->on_gone = NULL;
 	free(c);
-	metrics_sandbox(r->api->metrics, false, 0);
 	api_fail(r, &e, &d);
 }
 
@@ -134,7 +135,7 @@ static const char *const status_names[] = {"creating",   "running", "paused",
 
 struct filter {
 	int status; /* -1: any */
-	char key[128];
+	char key[METADATA_KEY_MAX + 1];
 	const char *value; /* NULL: any */
 };
 

@@ -79,8 +79,14 @@ static int check_metadata(json_t *metadata, struct err *e)
 	size_t bytes = 0;
 	const char *key;
 	json_t *value;
-	json_object_foreach (metadata, key, value)
-		bytes += strlen(key) + json_string_length(value);
+	json_object_foreach (metadata, key, value) {
+		size_t len = strlen(key);
+		if (len == 0 || len > METADATA_KEY_MAX || strchr(key, ':') != NULL)
+			return err_field(e, ERR_INVALID_FIELD, "metadata",
+			                 "a metadata key has 1 to %d bytes and no colon",
+			                 METADATA_KEY_MAX);
+		bytes += len + json_string_length(value);
+	}
 	if (json_object_size(metadata) > METADATA_KEYS_MAX || bytes > METADATA_BYTES_MAX)
 		return err_field(e, ERR_INVALID_FIELD, "metadata",
 		                 "metadata holds at most %d keys and %u bytes",

@@ -22,6 +22,7 @@ static const char schema[] =
     " created_ms INTEGER NOT NULL, deleted_ms INTEGER NOT NULL"
     ") WITHOUT ROWID;"
     "CREATE INDEX IF NOT EXISTS deleted ON sandboxes (deleted_ms);"
+    "CREATE INDEX IF NOT EXISTS keys ON sandboxes (idempotency_key);"
     "PRAGMA user_version = 1;";
 
 #define COLUMNS                                                                          \
@@ -31,7 +32,7 @@ static const char schema[] =
 struct registry {
 	int lock;
 	sqlite3 *db;
-	sqlite3_stmt *put, *each, *deleted, *purge;
+	sqlite3_stmt *put, *each, *deleted, *key_deleted, *purge;
 };
 
 static int db_error(struct registry *r, struct err *e, const char *what)
@@ -86,6 +87,9 @@ static int open_db(struct registry *r, const char *state_dir, struct err *e)
 	static const char each[] = "SELECT " COLUMNS " FROM sandboxes ORDER BY id";
 	static const char deleted[] = "SELECT 1 FROM sandboxes WHERE id = ?1 AND deleted_ms > 0"
 	                              " AND (?2 IS NULL OR workspace = ?2)";
+	static const char key_deleted[] =
+	    "SELECT 1 FROM sandboxes WHERE idempotency_key = ? AND workspace = ?"
+	    " AND created_ms >= ? AND deleted_ms > 0";
 	static const char purge[] = "DELETE FROM sandboxes WHERE deleted_ms > 0"
 	                            " AND deleted_ms < ? AND state = ''";
 	char path[PATH_MAX];
@@ -102,6 +106,7 @@ static int open_db(struct registry *r, const char *state_dir, struct err *e)
 	    sqlite3_prepare_v2(r->db, put, -1, &r->put, NULL) != SQLITE_OK ||
 	    sqlite3_prepare_v2(r->db, each, -1, &r->each, NULL) != SQLITE_OK ||
 	    sqlite3_prepare_v2(r->db, deleted, -1, &r->deleted, NULL) != SQLITE_OK ||
+	    sqlite3_prepare_v2(r->db, key_deleted, -1, &r->key_deleted, NULL) != SQLITE_OK ||
 	    sqlite3_prepare_v2(r->db, purge, -1, &r->purge, NULL) != SQLITE_OK)
 		return db_error(r, e, "set-up");
 	return 0;
@@ -129,6 +134,7 @@ void registry_close(struct registry *r)
 	sqlite3_finalize(r->put);
 	sqlite3_finalize(r->each);
 	sqlite3_finalize(r->deleted);
+	sqlite3_finalize(r->key_deleted);
 	sqlite3_finalize(r->purge);
 	sqlite3_close(r->db);
 	if (r->lock >= 0)
@@ -192,6 +198,18 @@ bool registry_was_deleted(struct registry *r, const char *id, const char *worksp
 	bool found = sqlite3_step(r->deleted) == SQLITE_ROW;
 	sqlite3_reset(r->deleted);
 	sqlite3_clear_bindings(r->deleted);
+	return found;
+}
+
+bool registry_key_was_deleted(struct registry *r, const char *workspace, const char *key,
+                              int64_t since_ms)
+{
+	sqlite3_bind_text(r->key_deleted, 1, key, -1, SQLITE_STATIC);
+	sqlite3_bind_text(r->key_deleted, 2, workspace, -1, SQLITE_STATIC);
+	sqlite3_bind_int64(r->key_deleted, 3, since_ms);
+	bool found = sqlite3_step(r->key_deleted) == SQLITE_ROW;
+	sqlite3_reset(r->key_deleted);
+	sqlite3_clear_bindings(r->key_deleted);
 	return found;
 }
 

@@ -35,6 +35,9 @@ int registry_each(struct registry *r, void (*each)(const struct registry_row *ro
                   void *arg, struct err *e);
 /* Whether `id` was deleted; `workspace` NULL matches all. */
 bool registry_was_deleted(struct registry *r, const char *id, const char *workspace);
+/* Whether a sandbox that this key made since `since_ms` was deleted. */
+bool registry_key_was_deleted(struct registry *r, const char *workspace, const char *key,
+                              int64_t since_ms);
 /* Forget rows deleted before `before_ms` whose launcher left nothing behind. */
 void registry_purge(struct registry *r, int64_t before_ms);
 

@@ -354,6 +354,8 @@ void sandbox_failed(struct sandbox *s, const struct err *why)
 		return;
 	log_warn("sandbox", s->id, "failed: %s", why->msg);
 	s->failure = *why;
+	if (s->status == SANDBOX_CREATING) /* the next try makes another */
+		s->spec.idempotency_key[0] = '\0';
 	s->status = SANDBOX_FAILED;
 	sandbox_touch(s);
 	if (sandbox_save(s, &e) < 0)

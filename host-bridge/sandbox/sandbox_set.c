@@ -115,19 +115,22 @@ bool sandbox_was_deleted(struct sandbox_set *set, const char *id, const char *wo
 }
 
 struct sandbox *sandbox_find_key(struct sandbox_set *set, const char *workspace,
-                                 const char *key)
+                                 const char *key, struct err *e)
 {
 	struct sandbox *s;
+	int64_t since = sandbox_wall_ms() - IDEMPOTENCY_S * 1000ll;
+	if (key[0] == '\0')
+		return NULL;
 	TAILQ_FOREACH (s, &set->all, entry) {
-		if (s->deleted || s->status == SANDBOX_FAILED || key[0] == '\0' ||
-		    strcmp(s->spec.idempotency_key, key) != 0 ||
-		    strcmp(s->spec.workspace, workspace) != 0 ||
-		    sandbox_wall_ms() - s->created_ms > IDEMPOTENCY_S * 1000ll)
+		if (s->deleted || strcmp(s->spec.idempotency_key, key) != 0 ||
+		    strcmp(s->spec.workspace, workspace) != 0 || s->created_ms < since)
 			continue;
 		s->orphan_due = 0;
 		sandbox_update_timer(s);
 		return s;
 	}
+	if (registry_key_was_deleted(set->registry, workspace, key, since))
+		err_set(e, ERR_SANDBOX_GONE, "the sandbox of this Idempotency-Key was deleted");
 	return NULL;
 }
 

@@ -43,10 +43,11 @@ struct sandbox *sandbox_find(struct sandbox_set *set, const char *id, const char
                              struct err *e);
 /* Whether `id` was deleted within DELETED_S (DELETE answers 204 again). */
 bool sandbox_was_deleted(struct sandbox_set *set, const char *id, const char *workspace);
-/* The living sandbox that an Idempotency-Key made within IDEMPOTENCY_S, or NULL. Finding an
- * orphan claims it. */
+/* The sandbox that an Idempotency-Key made within IDEMPOTENCY_S. Finding an orphan claims it.
+ * NULL: it made none, or with ERR_SANDBOX_GONE one that was deleted. A create that failed
+ * gives its key back. */
 struct sandbox *sandbox_find_key(struct sandbox_set *set, const char *workspace,
-                                 const char *key);
+                                 const char *key, struct err *e);
 /* Iterate in order of id; NULL starts, NULL ends. */
 struct sandbox *sandbox_next(struct sandbox_set *set, const struct sandbox *after);
 /* Sandboxes that are creating, running or paused; `workspace` NULL counts all. */

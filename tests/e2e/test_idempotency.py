@@ -103,6 +103,18 @@ class TestCreate:
         assert reply.status == 201 and reply.json["id"] in new
         bridge.client.delete(f"/v1/sandboxes/{reply.json['id']}")
 
+    def test_a_late_repetition_makes_no_second_one(self, local_bridge):
+        client, key = local_bridge.client, name()
+        first = self.create(client, key)
+        client.delete(f"/v1/sandboxes/{first.json['id']}")
+        reply = self.create(client, key)
+        assert (reply.status, reply.code) == (410, "sandbox.gone")
+
+    def test_metadata_that_cannot_be_asked_for(self, local_bridge):
+        for key in ("", "a:b", "k" * 128):
+            reply = local_bridge.client.post("/v1/sandboxes", {"metadata": {key: "v"}})
+            assert reply.status == 400 and reply.error["details"]["field"] == "metadata", key
+
     def test_without_a_key_two_creates_are_two(self, local_bridge):
         one, two = (local_bridge.client.create() for _ in range(2))
         assert one.id != two.id
