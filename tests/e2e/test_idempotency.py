@@ -112,7 +112,7 @@ class TestCreate:
 
     def test_metadata_that_cannot_be_asked_for(self, local_bridge):
         for key in ("", "a:b", "k" * 128):
-            reply = local_bridge.client.post("/v1/sandboxes", {"metadata": {key: "v"}})
+            reply = local_bridge.client.post("/v1/sandboxes", {**self.BODY, "metadata": {key: "v"}})
             assert reply.status == 400 and reply.error["details"]["field"] == "metadata", key
 
     def test_without_a_key_two_creates_are_two(self, local_bridge):
