@@ -37,7 +37,7 @@ static bool reserve(struct json_out *j, size_t more)
 
 static void add(struct json_out *j, const char *text, size_t len)
 {
-	if (!reserve(j, len))
+	if (len == 0 || !reserve(j, len))
 		return;
 	memcpy(j->data + j->len, text, len);
 	j->len += len;
