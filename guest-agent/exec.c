@@ -252,11 +252,10 @@ void exec_step(struct exec *x)
 
 /* ---- the process ---- */
 
-static void on_leader(struct ev_loop *loop, ev_io *w, int revents)
+static void look_at_leader(struct exec *x)
 {
-	struct exec *x = w->data;
+	ev_io *w = &x->leader;
 	siginfo_t info = {0};
-	(void)revents;
 
 	if (waitid(P_PIDFD, (id_t)w->fd, &info, WEXITED | WNOHANG) < 0) {
 		/* Never with one reaper; a guess ends the exec, waiting would spin. */
@@ -268,10 +267,17 @@ static void on_leader(struct ev_loop *loop, ev_io *w, int revents)
 	x->reaped = true;
 	x->leader_code = info.si_code;
 	x->leader_status = info.si_status;
-	ev_io_stop(loop, w);
+	ev_io_stop(x->env->loop, w);
 	close(w->fd);
 	ev_io_set(w, -1, EV_READ);
 	exec_step(x);
+}
+
+static void on_leader(struct ev_loop *loop, ev_io *w, int revents)
+{
+	(void)loop;
+	(void)revents;
+	look_at_leader(w->data);
 }
 
 static int open_pipe(ev_io *read_end, int *write_end)
@@ -391,6 +397,8 @@ static void on_spawned(const struct spawn_result *r, void *arg)
 	}
 	exec_request_spent(&x->req);
 	exec_step(x);
+	if (x->spawned)
+		look_at_leader(x); /* a short command is over by now: nothing need be watched */
 }
 
 /* The user could not be resolved: reported from the loop, as a spawn would be. */

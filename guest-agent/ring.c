@@ -258,7 +258,8 @@ ssize_t ring_fill(struct ring *r, unsigned stream, int fd)
 
 	if (room > 0)
 		iov[parts++] = (struct iovec){tail->bytes + data_at, room};
-	if (room < CHUNK_MAX / 2) {
+	/* A stream that has filled a block brings more than fits the rest of one. */
+	if (room < CHUNK_MAX / 2 || s->total > BLOCK_ROOM) {
 		if (reserve_block(s) < 0) {
 			errno = ENOMEM;
 			return -1;

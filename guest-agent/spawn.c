@@ -164,12 +164,16 @@ static void run_spawn(struct spawn *p, char *stack, size_t size)
 	r->pid = 0;
 }
 
-/* One thread serves the queue; those that joined while it hung leave when it is idle. */
+/* One thread serves the queue; those that joined while it hung leave when it is idle. A batch
+ * thread does not interrupt the program that its clone has just become: a short one ends
+ * first, and its start and its end are then told together. */
 static void *thread_main(void *arg)
 {
 	struct spawner *s = arg;
 	_Alignas(16) char stack[CHILD_STACK];
+	const struct sched_param normal = {0};
 
+	sched_setscheduler(0, SCHED_BATCH, &normal);
 	pthread_mutex_lock(&s->lock);
 	for (;;) {
 		struct spawn *p = TAILQ_FIRST(&s->queue);

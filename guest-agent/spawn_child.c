@@ -67,9 +67,13 @@ CHILD long setup_signals(struct spawn_child *c)
 	return 0;
 }
 
+/* The spawn thread's policy is its own. */
 CHILD long setup_session(struct spawn_child *c)
 {
+	const struct sched_param normal = {0};
+
 	(void)c;
+	syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &normal);
 	syscall(SYS_umask, 022);
 	return syscall(SYS_setsid) < 0 ? -1 : 0;
 }

@@ -239,6 +239,11 @@
 #define VSOCK_TX_BUDGET 64
 #define VSOCK_RX_BUDGET (256 * KIB)
 
+/* Packets taken from the guest are handed back at the latest when they are this part of the
+ * ring (less than the longest chain would fill), or so old. */
+#define VSOCK_TX_HELD_SHARE 32
+#define VSOCK_TX_HELD_MS 10
+
 /* Receive buffers (4 KiB in Linux) filled by one readv. */
 #define VSOCK_RX_BATCH 16
 

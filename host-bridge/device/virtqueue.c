@@ -147,6 +147,11 @@ bool virtqueue_publish(struct virtqueue *q)
 	return wanted;
 }
 
+uint16_t virtqueue_unpublished(const struct virtqueue *q)
+{
+	return (uint16_t)(q->next_used - q->published);
+}
+
 bool virtqueue_want_kick(struct virtqueue *q)
 {
 	if (q->event_idx)

@@ -60,6 +60,9 @@ void virtqueue_push(struct virtqueue *q, uint16_t head, uint32_t len);
 /* Show the guest what was pushed. True: it wants to be notified. */
 bool virtqueue_publish(struct virtqueue *q);
 
+/* How many chains were pushed since. */
+uint16_t virtqueue_unpublished(const struct virtqueue *q);
+
 /* Ask for a kick when the next chain comes. True: one came already, and no kick is sure. */
 bool virtqueue_want_kick(struct virtqueue *q);
 

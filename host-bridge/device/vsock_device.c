@@ -31,7 +31,7 @@ struct vsock_device {
 	uint64_t guest_cid;
 	ev_io vmm_listen, hybrid_listen, vmm_io;
 	ev_io kicks[RINGS];
-	ev_timer orphan;
+	ev_timer orphan, tx_held;
 	ev_prepare flush;
 	struct vhost_user *vmm;
 	struct vsock_mux *mux;
@@ -137,7 +137,34 @@ static void on_ring_stopped(enum vhost_user_ring_id id, void *arg)
 	ev_io_stop(d->loop, &d->kicks[id]);
 }
 
-/* Before the loop sleeps, the guest learns of everything that one turn did. */
+static void on_tx_held(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	struct vsock_device *d = w->data;
+
+	(void)revents;
+	ev_timer_stop(loop, w);
+	vhost_user_flush(d->vmm, RING_TX);
+}
+
+/* A guest only frees memory when it learns that a packet was taken, and the interrupt would
+ * fall into the work that the packet is about: it waits. A few packets at a time leave the
+ * guest a ring to go on with, however long their chains are. */
+static void flush_tx(struct vsock_device *d)
+{
+	const struct virtqueue *q = vhost_user_ring(d->vmm, RING_TX);
+	uint16_t held = q != NULL ? virtqueue_unpublished(q) : 0;
+
+	if (held > 0 && held < q->num / VSOCK_TX_HELD_SHARE) {
+		if (!ev_is_active(&d->tx_held))
+			ev_timer_again(d->loop, &d->tx_held);
+		return;
+	}
+	ev_timer_stop(d->loop, &d->tx_held);
+	if (held > 0)
+		vhost_user_flush(d->vmm, RING_TX);
+}
+
+/* Before the loop sleeps, the guest learns of what one turn did. */
 static void on_flush(struct ev_loop *loop, ev_prepare *w, int revents)
 {
 	struct vsock_device *d = w->data;
@@ -147,7 +174,7 @@ static void on_flush(struct ev_loop *loop, ev_prepare *w, int revents)
 	if (d->vmm == NULL)
 		return;
 	vhost_user_flush(d->vmm, RING_RX);
-	vhost_user_flush(d->vmm, RING_TX);
+	flush_tx(d);
 }
 
 /* ---- sockets ---- */
@@ -317,6 +344,8 @@ static int run(struct vsock_device *d, int vmm_fd, int hybrid_fd)
 	watch(d, &d->hybrid_listen, hybrid_fd, on_hybrid_connect);
 	ev_io_init(&d->vmm_io, on_vmm_io, -1, 0);
 	d->vmm_io.data = d;
+	ev_timer_init(&d->tx_held, on_tx_held, 0, VSOCK_TX_HELD_MS / 1e3);
+	d->tx_held.data = d;
 	ev_timer_init(&d->orphan, on_orphan, VSOCK_VMM_WAIT_S, 0);
 	d->orphan.data = d;
 	ev_timer_start(d->loop, &d->orphan);
