@@ -116,28 +116,26 @@ static void bury(struct exec_table *t, const char *id, uint64_t expires_ms)
 	sweep_in(t, expires_ms - now);
 }
 
-/* Past the cap results go before their time: first those whose id no client chose and so
- * none can repeat; of the others the id stays taken. */
+/* Past the caps the oldest results go before their time. Where a client chose the id it
+ * stays taken; the others nobody can repeat. */
 static void make_room(struct exec_table *t)
 {
-	unsigned kept = 0;
+	unsigned over[2] = {0, 0}, caps[2] = {RETAINED_UNCHOSEN_MAX, RETAINED_RESULTS_MAX};
 	struct entry *n;
 
 	TAILQ_FOREACH (n, &t->finished, in_list)
-		kept += !n->forgotten;
-	unsigned over = kept > RETAINED_RESULTS_MAX ? kept - RETAINED_RESULTS_MAX : 0;
-	for (int pass = 0; pass < 2; pass++)
-		TAILQ_FOREACH (n, &t->finished, in_list) {
-			bool repeatable = exec_request(n->exec)->keep_output;
-			if (over == 0)
-				return;
-			if (n->forgotten || (pass == 0 && repeatable))
-				continue;
-			forget_entry(n);
-			if (repeatable)
-				bury(t, n->id, n->expires_ms);
-			over--;
-		}
+		over[exec_request(n->exec)->keep_output] += !n->forgotten;
+	for (int i = 0; i < 2; i++)
+		over[i] = over[i] > caps[i] ? over[i] - caps[i] : 0;
+	TAILQ_FOREACH (n, &t->finished, in_list) {
+		bool chosen = exec_request(n->exec)->keep_output;
+		if (n->forgotten || over[chosen] == 0)
+			continue;
+		over[chosen]--;
+		forget_entry(n);
+		if (chosen)
+			bury(t, n->id, n->expires_ms);
+	}
 }
 
 static void on_sweep(struct ev_loop *loop, ev_timer *w, int revents)
@@ -148,8 +146,7 @@ static void on_sweep(struct ev_loop *loop, ev_timer *w, int revents)
 	(void)loop;
 	(void)revents;
 
-	if (t->finished_count > RETAINED_RESULTS_MAX)
-		make_room(t);
+	make_room(t);
 	for (n = TAILQ_FIRST(&t->finished); n != NULL; n = following) {
 		following = TAILQ_NEXT(n, in_list);
 		if (n->expires_ms <= now)
@@ -188,8 +185,9 @@ static void on_finished(struct exec_env *env, void *link)
 	t->finished_count++;
 	n->finished = true;
 	n->expires_ms = clock_mono_ms() + RETAINED_RESULTS_S * 1000;
-	bool now = n->forgotten || t->stopping || t->finished_count > RETAINED_RESULTS_MAX;
-	sweep_in(t, now ? 0 : RETAINED_RESULTS_S * 1000);
+	bool now = n->forgotten || t->stopping;
+	bool soon = t->finished_count > RETAINED_UNCHOSEN_MAX;
+	sweep_in(t, now ? 0 : soon ? SWEEP_PAUSE_MS : RETAINED_RESULTS_S * 1000);
 }
 
 static void on_unused(struct exec_env *env, void *link)

@@ -54,7 +54,7 @@ struct spawner {
 	pthread_mutex_t lock; /* of everything below */
 	pthread_cond_t work, gone;
 	struct spawn_queue queue, done;
-	unsigned threads, idle, taken;
+	unsigned threads, idle, taken, busy; /* busy: spawns that a thread has now */
 	bool quitting;
 };
 
@@ -188,9 +188,11 @@ static void *thread_main(void *arg)
 		TAILQ_REMOVE(&s->queue, p, queued);
 		p->is_queued = false;
 		s->taken++;
+		s->busy++;
 		pthread_mutex_unlock(&s->lock);
 		run_spawn(p, stack, sizeof(stack));
 		pthread_mutex_lock(&s->lock);
+		s->busy--;
 		TAILQ_INSERT_TAIL(&s->done, p, queued);
 		ev_async_send(s->loop, &s->wakeup);
 	}
@@ -377,7 +379,12 @@ struct spawn *spawn_start(struct spawner *s, const struct spawn_plan *plan,
 uint64_t spawn_age_ms(const struct spawn *p)
 {
 	uint64_t began = __atomic_load_n(&p->began_ms, __ATOMIC_ACQUIRE);
-	return began == 0 ? 0 : clock_mono_ms() - began;
+	struct spawner *s = p->spawner;
+
+	pthread_mutex_lock(&s->lock);
+	unsigned share = s->busy > 0 ? s->busy : 1;
+	pthread_mutex_unlock(&s->lock);
+	return began == 0 ? 0 : (clock_mono_ms() - began) / share;
 }
 
 void spawn_cancel(struct spawn *p)

@@ -73,7 +73,8 @@ struct spawn *spawn_start(struct spawner *s, const struct spawn_plan *plan,
  * starts and reports ("clone", ECANCELED); one that dies in its last step is told apart from
  * one that ran. */
 void spawn_cancel(struct spawn *p);
-/* How long a thread has had it (ms); 0 while it is queued. */
+/* How long a thread has had it (ms), divided by how many are being spawned, since they share
+ * the processor; 0 while it is queued. */
 uint64_t spawn_age_ms(const struct spawn *p);
 
 #endif

@@ -119,9 +119,14 @@
 #define DRAIN_IDLE_MS 100
 #define DRAIN_MAX_MS 2000
 
-/* Finished execs that keep their result: how many, and for how long (seconds). */
+/* Finished execs that keep their result: how many whose id a client chose, how many others,
+ * and for how long (seconds). One costs about 2 KiB. */
 #define RETAINED_RESULTS_MAX 1024
+#define RETAINED_UNCHOSEN_MAX 128
 #define RETAINED_RESULTS_S 600
+
+/* Results that are too many go this long after the last exec (ms), not in its way. */
+#define SWEEP_PAUSE_MS 50
 
 /* A forgotten id that was never seen refuses a late start for this long (seconds). */
 #define TOMBSTONE_S 60

