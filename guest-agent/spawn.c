@@ -18,6 +18,7 @@
 #include "guest-agent/arch.h"
 #include "guest-agent/clock.h"
 #include "guest-agent/spawn_child.h"
+#include "guest-agent/spawn_slots.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -84,7 +85,7 @@ static int fallback_entry(void *arg)
 /* Returns the pid or -errno. The caller sleeps until the child has called execve or died. */
 static long start_child(struct spawn *p, char *stack, size_t size)
 {
-	int flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD;
+	int flags = CLONE_VM | CLONE_FILES | CLONE_VFORK | CLONE_PIDFD;
 
 	if (!p->spawner->has_clone3) {
 		int pid = clone(fallback_entry, stack + size, flags | SIGCHLD, &p->child,
@@ -138,16 +139,27 @@ static bool died_on_the_way(const struct spawn *p)
 	       died_without_exec(p->child.pid);
 }
 
-static void run_spawn(struct spawn *p, char *stack, size_t size)
+static void fail(struct spawn *p, enum spawn_stage stage, int errnum)
+{
+	p->result =
+	    (struct spawn_result){.pidfd = -1, .stage = stage_names[stage], .errnum = errnum};
+}
+
+static void run_spawn(struct spawn *p, struct spawn_slots *slots, char *stack, size_t size)
 {
 	struct spawn_result *r = &p->result;
 	siginfo_t si;
 	__atomic_store_n(&p->began_ms, clock_mono_ms(), __ATOMIC_RELEASE);
+	if (spawn_slots_fill(slots, p->plan.fds) < 0) {
+		fail(p, STAGE_DESCRIPTORS, errno);
+		spawn_slots_clear(slots);
+		return;
+	}
+	p->child.fds = slots->fds;
 	long pid = start_child(p, stack, size);
-
+	spawn_slots_clear(slots);
 	if (pid < 0) {
-		*r = (struct spawn_result){
-		    .pidfd = -1, .stage = stage_names[STAGE_CLONE], .errnum = (int)-pid};
+		fail(p, STAGE_CLONE, (int)-pid);
 		return;
 	}
 	r->pid = (pid_t)pid;
@@ -156,12 +168,10 @@ static void run_spawn(struct spawn *p, char *stack, size_t size)
 		r->errnum = EINTR;
 	if (r->errnum == 0)
 		return;
-	r->stage = stage_names[p->child.stage];
 	while (waitid(P_PIDFD, (id_t)r->pidfd, &si, WEXITED) != 0 && errno == EINTR)
 		;
 	close(r->pidfd);
-	r->pidfd = -1;
-	r->pid = 0;
+	fail(p, p->child.stage, r->errnum);
 }
 
 /* One thread serves the queue; those that joined while it hung leave when it is idle. A batch
@@ -172,7 +182,9 @@ static void *thread_main(void *arg)
 	struct spawner *s = arg;
 	_Alignas(16) char stack[CHILD_STACK];
 	const struct sched_param normal = {0};
+	struct spawn_slots slots;
 
+	spawn_slots_open(&slots);
 	sched_setscheduler(0, SCHED_BATCH, &normal);
 	pthread_mutex_lock(&s->lock);
 	for (;;) {
@@ -190,12 +202,13 @@ static void *thread_main(void *arg)
 		s->taken++;
 		s->busy++;
 		pthread_mutex_unlock(&s->lock);
-		run_spawn(p, stack, sizeof(stack));
+		run_spawn(p, &slots, stack, sizeof(stack));
 		pthread_mutex_lock(&s->lock);
 		s->busy--;
 		TAILQ_INSERT_TAIL(&s->done, p, queued);
 		ev_async_send(s->loop, &s->wakeup);
 	}
+	spawn_slots_close(&slots);
 	s->threads--;
 	pthread_cond_signal(&s->gone);
 	pthread_mutex_unlock(&s->lock);

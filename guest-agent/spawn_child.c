@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/close_range.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -87,12 +88,24 @@ CHILD long close_from(unsigned first, unsigned last)
 	return syscall(SYS_close_range, first, last, 0) != 0 && errno != ENOSYS ? -1 : 0;
 }
 
+/* Until here the descriptors are the agent's own, and nothing may close or replace one. */
+CHILD long leave_table(unsigned past)
+{
+	if (syscall(SYS_close_range, past, ~0U, CLOSE_RANGE_UNSHARE) == 0)
+		return 0;
+	return errno == ENOSYS ? syscall(SYS_unshare, CLONE_FILES) : -1;
+}
+
 CHILD long setup_descriptors(struct spawn_child *c)
 {
-	int extra = c->plan->extra_fd;
+	int extra = c->plan->extra_fd, last = extra;
 
 	for (int i = 0; i < 3; i++)
-		if (syscall(SYS_dup3, c->plan->fds[i], i, 0) < 0)
+		last = c->fds[i] > last ? c->fds[i] : last;
+	if (leave_table((unsigned)last + 1) != 0)
+		return -1;
+	for (int i = 0; i < 3; i++)
+		if (syscall(SYS_dup3, c->fds[i], i, 0) < 0)
 			return -1;
 	if (extra < 0)
 		return close_from(3, ~0U);

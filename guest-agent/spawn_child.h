@@ -45,6 +45,7 @@ struct spawn_child {
 	bool reset_oom_score; /* the agent's own is not 0 */
 	bool switch_user;
 	bool drop_inheritable; /* the agent has inheritable capabilities */
+	const int *fds;        /* what stands for the plan's three, at low numbers */
 
 	/* Written by the kernel and the child. */
 	pid_t pid;

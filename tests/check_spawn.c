@@ -1,3 +1,4 @@
+#include <sched.h>
 #include <sys/resource.h>
 
 #include "proto/limits.h"
@@ -64,6 +65,39 @@ START_TEST(an_extra_descriptor_keeps_its_number)
 	run_all(&run);
 	ck_assert_str_eq(run.text, "0\n1\n2\n3\n77\n");
 	close(fd);
+}
+END_TEST
+
+/* The child starts in the agent's own descriptor table. */
+START_TEST(the_agents_own_descriptors_stay_open)
+{
+	struct run run;
+	int fds[300];
+
+	for (int i = 0; i < 300; i++)
+		fds[i] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+	run_shell(&run, "exec true");
+	for (int i = 0; i <= 2; i++)
+		ck_assert_int_ge(fcntl(i, F_GETFD), 0);
+	for (int i = 0; i < 300; i++)
+		ck_assert_int_eq(close(fds[i]), 0);
+}
+END_TEST
+
+START_TEST(the_scheduling_policy_is_the_normal_one)
+{
+	char *argv[] = {"/bin/cat", "/proc/self/stat", NULL};
+	struct run run;
+	const char *at;
+	int field = 2, policy = -1;
+
+	run_init(&run, argv);
+	run_all(&run);
+	for (at = strrchr(run.text, ')'); at != NULL && field < 41; field++)
+		at = strchr(at + 1, ' ');
+	ck_assert_ptr_nonnull(at);
+	ck_assert_int_eq(sscanf(at, "%d", &policy), 1);
+	ck_assert_int_eq(policy, SCHED_OTHER);
 }
 END_TEST
 
@@ -252,6 +286,8 @@ int main(void)
 	tcase_add_test(t, no_signal_is_blocked_ignored_or_caught);
 	tcase_add_test(t, only_three_descriptors_are_inherited);
 	tcase_add_test(t, an_extra_descriptor_keeps_its_number);
+	tcase_add_test(t, the_agents_own_descriptors_stay_open);
+	tcase_add_test(t, the_scheduling_policy_is_the_normal_one);
 	tcase_add_test(t, umask_is_022);
 	tcase_add_test(t, the_child_leads_a_session);
 	tcase_add_test(t, oom_score_adj_is_0);
