@@ -9,8 +9,8 @@ import pytest
 
 from bridge import BUILD, ROOT, SANITIZED
 
-PARTS = ["spawn", "spawn_plan", "spawn_child", "arch", "cgroup_setup", "cgroup_tree", "cgroup_leaf",
-         "cgroup_files", "identity", "init", "init_reap"]
+PARTS = ["spawn", "spawn_plan", "spawn_child", "spawn_slots", "arch", "cgroup_setup", "cgroup_tree",
+         "cgroup_leaf", "cgroup_files", "identity", "init", "init_reap"]
 CHECKS = ["check_cgroup", "check_spawn", "check_spawn_program", "check_spawn_fault"]
 LIBRARIES = ["-lcheck", "-lsubunit", "-lrt", "-lprotobuf-c", "-lev", "-lcap", "-lm", "-lpthread"]
 FLAGS = ["-O2", "-static", "-s", "-std=gnu11", "-D_GNU_SOURCE", f"-I{ROOT}", f"-I{BUILD}"]
