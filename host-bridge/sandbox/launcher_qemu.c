@@ -52,7 +52,8 @@ static void kernel_arguments(struct vm_command *c, bool kvm)
 	/* A guest whose kernel panics ends at once, and so is seen to be lost. Pressure
 	 * accounting makes every new cgroup a tenth dearer. */
 	vm_command_arg(c,
-	               "console=" QEMU_CONSOLE " quiet panic=-1 psi=0 init_on_alloc=0 random.trust_cpu=on"
+	               "console=" QEMU_CONSOLE
+	               " quiet panic=-1 psi=0 init_on_alloc=0 random.trust_cpu=on"
 	               " cryptomgr.notests%s%s",
 	               kvm ? "" : " mitigations=off", tsc);
 }

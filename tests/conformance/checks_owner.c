@@ -61,8 +61,8 @@ static void slow_watcher_stalls_nobody(const struct target *t)
 	frame.stdin = &go;
 	conn_send(owner, &frame);
 	struct ask_end end = ask_end(owner, 0);
-	expect(end.len[0] == TOTAL, "the owner got %zu bytes, %llu lost, outcome %d", end.len[0],
-	       (unsigned long long)end.gap, (int)end.result->outcome);
+	expect(end.len[0] == TOTAL, "the owner got %zu bytes, %llu lost, outcome %d",
+	       end.len[0], (unsigned long long)end.gap, (int)end.result->outcome);
 	end = ask_end(watcher, 0);
 	expect(end.gap + end.len[0] == TOTAL, "the watcher got %zu and %llu lost", end.len[0],
 	       (unsigned long long)end.gap);
