@@ -163,9 +163,11 @@ static int start(struct agent *a, struct err *e)
 	if ((a->loop = ev_loop_new(EVFLAG_AUTO | EVFLAG_SIGNALFD)) == NULL)
 		return err_set(e, ERR_INTERNAL, "no event loop");
 	ev_timer_init(&a->shutdown_over, on_shutdown_over, 0, 0);
-	if ((a->tree = cgroup_tree_create(a->loop, e)) == NULL ||
+	if ((a->idle = idle_create(a->loop)) == NULL)
+		return err_set(e, ERR_INTERNAL, "out of memory");
+	if ((a->tree = cgroup_tree_create(a->loop, a->idle, e)) == NULL ||
 	    (a->spawner = spawner_create(a->loop, e)) == NULL ||
-	    (a->table = exec_table_create(a->loop, a->config, a->tree, a->spawner,
+	    (a->table = exec_table_create(a->loop, a->config, a->idle, a->tree, a->spawner,
 	                                  output_budget(), e)) == NULL)
 		return -1;
 	if ((a->sessions = session_set_create(a, a->loop)) == NULL)
@@ -205,6 +207,7 @@ void agent_destroy(struct agent *a)
 		spawner_destroy(a->spawner);
 	if (a->tree != NULL)
 		cgroup_tree_destroy(a->tree);
+	idle_destroy(a->idle);
 	if (a->loop != NULL) {
 		init_reap_stop(a->loop);
 		for (size_t i = 0; i < 2; i++)

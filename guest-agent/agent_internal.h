@@ -14,6 +14,7 @@
 struct agent {
 	const struct config *config;
 	struct ev_loop *loop;
+	struct idle *idle;
 	struct cgroup_tree *tree;
 	struct spawner *spawner;
 	struct exec_table *table;

@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "guest-agent/idle.h"
 #include "proto/err.h"
 
 struct cgroup_tree;
@@ -45,7 +46,7 @@ struct cgroup_counters {
 /* Find and set up the tree: below the cgroup that the agent is in (the root for PID 1).
  * Without a usable cgroup v2 the tree exists all the same with features 0, and leaves
  * then only track nothing: exec.c falls back to process groups. NULL: out of memory. */
-struct cgroup_tree *cgroup_tree_create(struct ev_loop *loop, struct err *e);
+struct cgroup_tree *cgroup_tree_create(struct ev_loop *loop, struct idle *idle, struct err *e);
 void cgroup_tree_destroy(struct cgroup_tree *t);
 unsigned cgroup_tree_features(const struct cgroup_tree *t);
 /* memory.max of exec/, in bytes: the default limit of a leaf. */

@@ -16,16 +16,23 @@ static const struct {
 	const char *name;
 	unsigned feature;
 } leaf_files[LEAF_FILES] = {
-    [LEAF_EVENTS] = {"cgroup.events", CGROUP_V2},  [LEAF_CPU] = {"cpu.stat", CGROUP_V2},
-    [LEAF_OOM] = {"memory.events", CGROUP_MEMORY}, [LEAF_PEAK] = {"memory.peak", CGROUP_MEMORY},
+    [LEAF_EVENTS] = {"cgroup.events", CGROUP_V2},
+    [LEAF_CPU] = {"cpu.stat", CGROUP_V2},
+    [LEAF_OOM] = {"memory.events", CGROUP_MEMORY},
+    [LEAF_PEAK] = {"memory.peak", CGROUP_MEMORY},
     [LEAF_PIDS] = {"pids.events", CGROUP_PIDS},
+    [LEAF_MEMORY_MAX] = {"memory.max", CGROUP_MEMORY},
+    [LEAF_SWAP_MAX] = {"memory.swap.max", CGROUP_MEMORY},
+    [LEAF_PIDS_MAX] = {"pids.max", CGROUP_PIDS},
+    [LEAF_CPU_MAX] = {"cpu.max", CGROUP_CPU},
 };
 
 static void open_file(struct cgroup_leaf *l, enum cgroup_leaf_file i)
 {
 	l->files[i] = (l->tree->features & leaf_files[i].feature) == 0
 	                  ? -1
-	                  : openat(l->dir, leaf_files[i].name, O_RDONLY | O_CLOEXEC);
+	                  : openat(l->dir, leaf_files[i].name,
+	                           (i < LEAF_READ_FILES ? O_RDONLY : O_WRONLY) | O_CLOEXEC);
 }
 
 void cgroup_leaf_open_files(struct cgroup_leaf *l)
@@ -47,6 +54,14 @@ static const char *read_file(struct cgroup_leaf *l, enum cgroup_leaf_file i, cha
 	if (l->files[i] >= 0)
 		cgroup_files_pread(l->files[i], buf, size);
 	return buf;
+}
+
+/* -1 with errno. */
+static int write_file(struct cgroup_leaf *l, enum cgroup_leaf_file i, const char *text)
+{
+	if (l->files[i] < 0)
+		return cgroup_files_write(l->dir, leaf_files[i].name, text);
+	return pwrite(l->files[i], text, strlen(text), 0) < 0 ? -1 : 0;
 }
 
 struct cgroup_leaf *cgroup_leaf_make(struct cgroup_tree *t, struct err *e)
@@ -92,12 +107,15 @@ static int failed(struct err *e, const char *field)
 	return err_errno(e, ERR_INTERNAL, errno, "cannot set %s", field);
 }
 
-static int apply_number(struct cgroup_leaf *l, const char *file, uint64_t want, uint64_t *has,
-                        const char *field, struct err *e)
+static int apply_number(struct cgroup_leaf *l, enum cgroup_leaf_file file, uint64_t want,
+                        uint64_t *has, const char *field, struct err *e)
 {
+	char text[24];
+
 	if (want == *has)
 		return 0;
-	if (cgroup_files_write_number(l->dir, file, want) != 0)
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)want);
+	if (write_file(l, file, text) != 0)
 		return failed(e, field);
 	*has = want;
 	return 0;
@@ -116,7 +134,7 @@ static int apply_cpu(struct cgroup_leaf *l, uint64_t milli, struct err *e)
 	if (milli != UINT64_MAX)
 		snprintf(text, sizeof(text), "%llu %d",
 		         (unsigned long long)(milli * (CPU_PERIOD_US / 1000)), CPU_PERIOD_US);
-	if (cgroup_files_write(l->dir, "cpu.max", text) != 0)
+	if (write_file(l, LEAF_CPU_MAX, text) != 0)
 		return failed(e, "limits.cpus");
 	l->applied.cpu_milli = milli;
 	return 0;
@@ -152,11 +170,11 @@ int cgroup_leaf_apply(struct cgroup_leaf *l, const struct cgroup_limits *want, s
 			return failed(e, "limits.oom_group");
 		has->oom_group = want->oom_group;
 	}
-	if (apply_number(l, "memory.max", want->memory_bytes, &has->memory_bytes,
+	if (apply_number(l, LEAF_MEMORY_MAX, want->memory_bytes, &has->memory_bytes,
 	                 "limits.memory_mib", e) != 0 ||
-	    apply_number(l, "memory.swap.max", want->swap_bytes, &has->swap_bytes,
+	    apply_number(l, LEAF_SWAP_MAX, want->swap_bytes, &has->swap_bytes,
 	                 "limits.swap_mib", e) != 0 ||
-	    apply_number(l, "pids.max", want->pids, &has->pids, "limits.pids", e) != 0 ||
+	    apply_number(l, LEAF_PIDS_MAX, want->pids, &has->pids, "limits.pids", e) != 0 ||
 	    apply_cpu(l, want->cpu_milli, e) != 0 ||
 	    apply_io(l, want->io_read_bps, &has->io_read_bps, "rbps", "limits.io_read_bps",
 	             e) != 0)

@@ -6,10 +6,6 @@
 
 #include "guest-agent/cgroup_files.h"
 
-/* Execs are at rest when none ended for so long, and none began, which takes longer to settle
- * (seconds). Then the spare leaf is made and retired ones are removed. */
-#define IDLE_AFTER_END_S 0.005
-#define IDLE_AFTER_START_S 0.05
 /* Retired leaves that may wait for idle time: past it each new exec removes one. */
 #define RETIRED_MAX 8
 
@@ -130,30 +126,21 @@ static void make_spare(struct cgroup_tree *t)
 	t->spare = NULL;
 }
 
-/* One piece of work a turn of the loop, so that an exec that comes now waits for one. */
-static void on_idle(struct ev_loop *loop, ev_timer *w, int revents)
+static bool work_when_idle(struct idle_task *task)
 {
-	struct cgroup_tree *t = w->data;
-	(void)loop, (void)revents;
+	struct cgroup_tree *t = task->owner;
 
-	if (t->spare == NULL)
+	if (t->spare == NULL) {
 		make_spare(t);
-	else
-		remove_first_retired(t);
-	if (t->spare == NULL || TAILQ_EMPTY(&t->retired))
-		ev_timer_stop(t->loop, w);
-	else
-		w->repeat = 0.0001;
+		return t->spare != NULL;
+	}
+	if (TAILQ_EMPTY(&t->retired))
+		return false;
+	remove_first_retired(t);
+	return true;
 }
 
-/* Whoever starts or ends an exec pushes the work in idle time away. */
-static void busy(struct cgroup_tree *t, double pause)
-{
-	t->idle.repeat = pause;
-	ev_timer_again(t->loop, &t->idle);
-}
-
-struct cgroup_tree *cgroup_tree_create(struct ev_loop *loop, struct err *e)
+struct cgroup_tree *cgroup_tree_create(struct ev_loop *loop, struct idle *idle, struct err *e)
 {
 	struct cgroup_tree *t = calloc(1, sizeof(*t));
 	if (t == NULL) {
@@ -163,12 +150,14 @@ struct cgroup_tree *cgroup_tree_create(struct ev_loop *loop, struct err *e)
 	t->loop = loop;
 	TAILQ_INIT(&t->retired);
 	TAILQ_INIT(&t->stuck);
-	ev_timer_init(&t->idle, on_idle, 0., IDLE_AFTER_END_S);
-	t->idle.data = t;
+	t->idle = idle;
+	t->when_idle = (struct idle_task){.work = work_when_idle, .owner = t};
 	cgroup_setup(t);
 	t->guess = default_limits(t);
-	if ((t->features & CGROUP_V2) != 0)
-		make_spare(t);
+	if ((t->features & CGROUP_V2) == 0)
+		return t;
+	make_spare(t);
+	idle_add(idle, &t->when_idle);
 	return t;
 }
 
@@ -186,7 +175,8 @@ void cgroup_tree_destroy(struct cgroup_tree *t)
 {
 	if (t == NULL)
 		return;
-	ev_timer_stop(t->loop, &t->idle);
+	if ((t->features & CGROUP_V2) != 0)
+		idle_remove(t->idle, &t->when_idle);
 	if (t->spare != NULL)
 		cgroup_leaf_free(t->spare);
 	drop_all(&t->retired);
@@ -227,7 +217,7 @@ struct cgroup_leaf *cgroup_leaf_create(struct cgroup_tree *t, const struct cgrou
 		return leaf;
 	if (t->retired_count > RETIRED_MAX)
 		remove_first_retired(t);
-	busy(t, IDLE_AFTER_START_S);
+	idle_exec_began(t->idle);
 	if (cgroup_leaf_apply(leaf, &want, e) != 0) {
 		cgroup_leaf_retire(leaf, false);
 		return NULL;
@@ -240,5 +230,5 @@ void cgroup_tree_take_back(struct cgroup_tree *t, struct cgroup_leaf *l)
 {
 	TAILQ_INSERT_TAIL(&t->retired, l, link);
 	t->retired_count++;
-	busy(t, IDLE_AFTER_END_S);
+	idle_exec_ended(t->idle);
 }

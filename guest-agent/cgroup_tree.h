@@ -10,8 +10,21 @@
 
 #include "guest-agent/cgroup.h"
 
-/* Files of a leaf that stay open: in idle time for the spare, else on first use. */
-enum cgroup_leaf_file { LEAF_EVENTS, LEAF_CPU, LEAF_OOM, LEAF_PEAK, LEAF_PIDS, LEAF_FILES };
+/* Files of a leaf that stay open: opened in idle time for the spare; else what is read on
+ * first use, and what is written not at all. */
+enum cgroup_leaf_file {
+	LEAF_EVENTS,
+	LEAF_CPU,
+	LEAF_OOM,
+	LEAF_PEAK,
+	LEAF_PIDS,
+	LEAF_READ_FILES,
+	LEAF_MEMORY_MAX = LEAF_READ_FILES,
+	LEAF_SWAP_MAX,
+	LEAF_PIDS_MAX,
+	LEAF_CPU_MAX,
+	LEAF_FILES
+};
 
 #define LEAF_UNOPENED (-2)
 
@@ -50,7 +63,8 @@ struct cgroup_tree {
 	struct cgroup_leaves retired; /* to be removed when idle */
 	struct cgroup_leaves stuck;   /* retired, not empty yet: their own timers retry */
 	unsigned retired_count;
-	ev_timer idle; /* restarted by each exec: fires when none came for a moment */
+	struct idle *idle;
+	struct idle_task when_idle; /* makes the spare, removes the retired */
 };
 
 /* Find the cgroup, take a top of our own, enable controllers. Sets features, 0 on failure. */

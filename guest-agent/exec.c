@@ -5,12 +5,10 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "guest-agent/clock.h"
-#include "guest-agent/drain.h"
 #include "guest-agent/exec_internal.h"
 #include "guest-agent/init.h"
 #include "proto/limits.h"
@@ -29,145 +27,20 @@ void exec_notify(struct exec *x)
 	}
 }
 
-/* ---- output ---- */
-
-static bool at_end(const struct exec *x)
-{
-	return x->pipes[0].fd < 0 && x->pipes[1].fd < 0;
-}
-
-/* An owner that is behind holds the process back, but for what the pipes held when the
- * leader ended: that is bounded and must not wait. */
-static bool may_read(const struct exec *x, unsigned stream)
-{
-	if (x->state == EXEC_STARTING || x->pipes[stream].fd < 0)
-		return false;
-	if (x->owner == NULL || x->owed[stream] > 0)
-		return true;
-	uint64_t behind = ring_end(x->ring) - x->owner->cursor.seq;
-	bool tight = x->env->budget.used > x->env->budget.limit;
-	return behind <= (tight ? 0 : OWNER_WINDOW);
-}
-
-void exec_interest(struct exec *x)
-{
-	for (unsigned i = 0; i < RING_STREAMS; i++) {
-		if (may_read(x, i))
-			ev_io_start(x->env->loop, &x->pipes[i]);
-		else
-			ev_io_stop(x->env->loop, &x->pipes[i]);
-	}
-}
-
-static void close_pipe(struct exec *x, unsigned stream)
-{
-	if (x->pipes[stream].fd < 0)
-		return;
-	ev_io_stop(x->env->loop, &x->pipes[stream]);
-	close(x->pipes[stream].fd);
-	ev_io_set(&x->pipes[stream], -1, EV_READ);
-	x->owed[stream] = 0;
-}
-
-/* A command that fills its pipe once gets a larger one: it goes on writing while the agent
- * sends, with half the switches between the two. Where the kernel grants no more, the
- * default serves. */
-static void widen_pipe(const struct exec *x, unsigned stream, size_t got)
-{
-	uint64_t total = ring_total(x->ring, stream);
-	if (total >= CHUNK_MAX && total - got < CHUNK_MAX)
-		fcntl(x->pipes[stream].fd, F_SETPIPE_SZ, OUTPUT_PIPE);
-}
-
-/* One read; false when there was nothing to read. */
-static bool read_pipe(struct exec *x, unsigned stream)
-{
-	ssize_t n = ring_fill(x->ring, stream, x->pipes[stream].fd);
-	if (n > 0) {
-		widen_pipe(x, stream, (size_t)n);
-		x->owed[stream] -= (size_t)n < x->owed[stream] ? (size_t)n : x->owed[stream];
-		x->read_ms = clock_mono_ms();
-		return true;
-	}
-	if (n < 0 && errno == ENOMEM) {
-		log_error("exec", x->req.id, "out of memory for its output: it is ended");
-		close_pipe(x, stream);
-		exec_end(x, CAUSE_CANCEL, SANDGATE__CANCEL_REASON__CANCEL_NONE, 0);
-	} else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-		close_pipe(x, stream);
-	} else {
-		x->owed[stream] = 0;
-	}
-	return false;
-}
-
-static void after_read(struct exec *x)
-{
-	if (x->env->budget.used > x->env->budget.limit)
-		x->env->on_over_budget(x->env, x);
-	exec_interest(x);
-	exec_notify(x);
-}
-
-static void on_pipe(struct ev_loop *loop, ev_io *w, int revents)
-{
-	struct exec *x = w->data;
-	(void)loop;
-	(void)revents;
-
-	read_pipe(x, w == &x->pipes[1]);
-	after_read(x);
-	exec_step(x);
-}
-
-/* What the pipes hold now is read now, so that it leaves together with the result. */
-static void drain_now(struct exec *x)
-{
-	for (unsigned i = 0; i < RING_STREAMS; i++) {
-		int held = 0;
-		if (x->pipes[i].fd < 0)
-			continue;
-		if (ioctl(x->pipes[i].fd, FIONREAD, &held) == 0 && held > 0)
-			x->owed[i] = (size_t)held;
-		while (x->owed[i] > 0 && read_pipe(x, i))
-			;
-		if (x->pipes[i].fd >= 0 && may_read(x, i))
-			read_pipe(x, i); /* most often the end */
-	}
-	after_read(x);
-}
-
 /* ---- the states ---- */
-
-static void close_child_fd(struct exec *x, unsigned i)
-{
-	if (x->child_fds[i] >= 0 && x->child_fds[i] != x->env->null_fd)
-		close(x->child_fds[i]);
-	x->child_fds[i] = -1;
-}
-
-/* Held until the leader has ended, or a pipe that closes as it dies would wake the agent in
- * the middle of that, once for each: the end of the output is of no interest before. */
-static void close_output_fds(struct exec *x)
-{
-	if (x->child_fds[2] == x->child_fds[1])
-		x->child_fds[2] = -1;
-	close_child_fd(x, 1);
-	close_child_fd(x, 2);
-}
 
 static void enter_draining(struct exec *x)
 {
 	x->state = EXEC_DRAINING;
 	x->read_ms = x->reaped_ms = clock_mono_ms();
-	close_output_fds(x);
+	exec_output_close_child(x);
 	cgroup_leaf_counters(x->leaf, &x->counters);
 	if (x->req.limits.oom_group && x->counters.oom_kills > 0 && x->reaped &&
 	    x->leader_code != CLD_EXITED)
 		x->kill_leftovers = true; /* they are dying with it: wait for that */
 	ev_timer_stop(x->env->loop, &x->deadline);
 	ev_timer_stop(x->env->loop, &x->cpu);
-	drain_now(x);
+	exec_output_drain(x);
 	ev_timer_set(&x->phase, DRAIN_IDLE_MS / 1000.0, 0);
 	ev_timer_start(x->env->loop, &x->phase);
 }
@@ -204,7 +77,7 @@ static void enter_clearing(struct exec *x)
 static void enter_finished(struct exec *x)
 {
 	if (!x->spawn_failed)
-		drain_now(x);
+		exec_output_drain(x);
 	x->state = EXEC_FINISHED;
 	exec_stop_timers(x);
 	bool leftovers = !x->spawn_failed && cgroup_leaf_populated(x->leaf);
@@ -213,13 +86,7 @@ static void enter_finished(struct exec *x)
 		init_reap_now(); /* the next command sees none of them, not even dead */
 	stdin_feed_destroy(x->feed);
 	x->feed = NULL;
-	for (unsigned i = 0; i < RING_STREAMS; i++) {
-		if (x->pipes[i].fd < 0)
-			continue;
-		ev_io_stop(x->env->loop, &x->pipes[i]);
-		drain_adopt(x->env->loop, x->pipes[i].fd);
-		ev_io_set(&x->pipes[i], -1, EV_READ);
-	}
+	exec_output_abandon(x);
 	if (leftovers) {
 		cgroup_leaf_when_empty(x->leaf, on_leaf_empty, x);
 		exec_watch_leftovers(x);
@@ -244,7 +111,8 @@ void exec_step(struct exec *x)
 		enter_finished(x);
 	if (x->state == EXEC_RUNNING && (x->reaped || x->kill_over))
 		enter_draining(x);
-	if (x->state == EXEC_DRAINING && (at_end(x) || x->drain_over || x->kill_over))
+	if (x->state == EXEC_DRAINING &&
+	    (exec_output_ended(x) || x->drain_over || x->kill_over))
 		enter_clearing(x);
 	if (x->state == EXEC_CLEARING && (x->leaf_empty || x->kill_over))
 		enter_finished(x);
@@ -268,7 +136,7 @@ static void look_at_leader(struct exec *x)
 	x->leader_code = info.si_code;
 	x->leader_status = info.si_status;
 	ev_io_stop(x->env->loop, w);
-	close(w->fd);
+	idle_close(x->env->idle, w->fd);
 	ev_io_set(w, -1, EV_READ);
 	exec_step(x);
 }
@@ -280,15 +148,11 @@ static void on_leader(struct ev_loop *loop, ev_io *w, int revents)
 	look_at_leader(w->data);
 }
 
-static int open_pipe(ev_io *read_end, int *write_end)
+static void close_stdin_fd(struct exec *x)
 {
-	int fds[2];
-	if (pipe2(fds, O_CLOEXEC) < 0)
-		return -1;
-	fcntl(fds[0], F_SETFL, O_NONBLOCK);
-	ev_io_set(read_end, fds[0], EV_READ);
-	*write_end = fds[1];
-	return 0;
+	if (x->child_fds[0] >= 0 && x->child_fds[0] != x->env->null_fd)
+		close(x->child_fds[0]);
+	x->child_fds[0] = -1;
 }
 
 static void on_room(void *arg)
@@ -327,11 +191,7 @@ static int open_stdin(struct exec *x)
 
 static int open_fds(struct exec *x, struct err *e)
 {
-	if (open_pipe(&x->pipes[0], &x->child_fds[1]) < 0)
-		return err_errno(e, ERR_INTERNAL, errno, "output pipe");
-	if (x->req.merge_stderr)
-		x->child_fds[2] = x->child_fds[1];
-	else if (open_pipe(&x->pipes[1], &x->child_fds[2]) < 0)
+	if (exec_output_open(x) < 0)
 		return err_errno(e, ERR_INTERNAL, errno, "output pipe");
 	if (open_stdin(x) < 0)
 		return err_errno(e, ERR_INTERNAL, errno, "stdin");
@@ -381,11 +241,11 @@ static void on_spawned(const struct spawn_result *r, void *arg)
 	x->spawning = NULL;
 	if (r->stage != NULL && strcmp(r->stage, "chdir") == 0 && go_without_home(x))
 		return;
-	close_child_fd(x, 0);
+	close_stdin_fd(x);
 	ev_timer_stop(x->env->loop, &x->phase);
 	if (r->stage != NULL) {
 		x->spawn_failed = true;
-		close_output_fds(x);
+		exec_output_close_child(x);
 		exec_note_failure(x, r->stage, r->errnum);
 	} else {
 		x->spawned = true;
@@ -410,10 +270,8 @@ void exec_fail_user(struct exec *x)
 
 static void free_exec(struct exec *x)
 {
-	close_child_fd(x, 0);
-	close_output_fds(x);
-	for (unsigned i = 0; i < RING_STREAMS; i++)
-		close_pipe(x, i);
+	close_stdin_fd(x);
+	exec_output_close(x);
 	stdin_feed_destroy(x->feed);
 	ring_destroy(x->ring);
 	exec_request_free(&x->req);
@@ -435,10 +293,7 @@ struct exec *exec_create(struct exec_env *env, struct exec_request *r, void *lin
 	x->detached = r->detached;
 	x->created_mono_ms = clock_mono_ms();
 	x->child_fds[0] = x->child_fds[1] = x->child_fds[2] = -1;
-	for (unsigned i = 0; i < RING_STREAMS; i++) {
-		ev_io_init(&x->pipes[i], on_pipe, -1, EV_READ);
-		x->pipes[i].data = x;
-	}
+	exec_output_init(x);
 	ev_io_init(&x->leader, on_leader, -1, EV_READ);
 	x->leader.data = x;
 

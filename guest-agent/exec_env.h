@@ -9,6 +9,7 @@
 
 #include "guest-agent/cgroup.h"
 #include "guest-agent/config.h"
+#include "guest-agent/pipe_stock.h"
 #include "guest-agent/ring.h"
 #include "guest-agent/spawn.h"
 
@@ -17,6 +18,8 @@ struct exec;
 struct exec_env {
 	struct ev_loop *loop;
 	const struct config *config;
+	struct idle *idle;
+	struct pipe_stock *pipes; /* the table's own */
 	struct cgroup_tree *tree;
 	struct spawner *spawner;
 	int null_fd; /* /dev/null, whatever an exec does to /dev */

@@ -1,7 +1,6 @@
 /*
- * The inside of an exec, for exec.c (its life), exec_stop.c (ending it) and exec_peer.c
- * (what sessions ask of it) and
- * exec_result.c. Nobody else includes this.
+ * The inside of an exec, for exec.c (its life), exec_output.c (its pipes), exec_stop.c (ending
+ * it), exec_peer.c (what sessions ask of it) and exec_result.c. Nobody else includes this.
  */
 #ifndef SANDGATE_EXEC_INTERNAL_H
 #define SANDGATE_EXEC_INTERNAL_H
@@ -55,9 +54,23 @@ struct exec {
 
 /* exec.c */
 void exec_step(struct exec *x);
-void exec_interest(struct exec *x); /* recompute which pipes are read */
-void exec_notify(struct exec *x);   /* on_news to every peer */
+void exec_notify(struct exec *x); /* on_news to every peer */
 void exec_fail_user(struct exec *x);
+
+/* exec_output.c */
+void exec_output_init(struct exec *x);
+int exec_output_open(struct exec *x); /* -1 with errno */
+void exec_interest(struct exec *x);   /* recompute which pipes are read */
+bool exec_output_ended(const struct exec *x);
+/* What the pipes hold now is read now, so that it leaves together with the result. */
+void exec_output_drain(struct exec *x);
+/* The child's ends. They are held until the leader has ended, or a pipe that closes as it dies
+ * would wake the agent in the middle of that, once for each: the end of the output is of no
+ * interest before. */
+void exec_output_close_child(struct exec *x);
+/* Leftovers still write: what they print is dropped from now on. */
+void exec_output_abandon(struct exec *x);
+void exec_output_close(struct exec *x); /* all of it */
 
 /* exec_result.c */
 void exec_note_failure(struct exec *x, const char *stage, int errnum);

@@ -222,8 +222,9 @@ static void on_over_budget(struct exec_env *env, struct exec *reading)
 /* ---- the interface ---- */
 
 struct exec_table *exec_table_create(struct ev_loop *loop, const struct config *config,
-                                     struct cgroup_tree *tree, struct spawner *spawner,
-                                     uint64_t budget_bytes, struct err *e)
+                                     struct idle *idle, struct cgroup_tree *tree,
+                                     struct spawner *spawner, uint64_t budget_bytes,
+                                     struct err *e)
 {
 	struct exec_table *t = calloc(1, sizeof(*t));
 	if (t == NULL) {
@@ -236,10 +237,19 @@ struct exec_table *exec_table_create(struct ev_loop *loop, const struct config *
 		free(t);
 		return NULL;
 	}
+	struct pipe_stock *pipes = pipe_stock_create(idle);
+	if (pipes == NULL) {
+		err_set(e, ERR_INTERNAL, "out of memory");
+		close(null_fd);
+		free(t);
+		return NULL;
+	}
 	t->env = (struct exec_env){
 	    .loop = loop,
 	    .null_fd = null_fd,
 	    .config = config,
+	    .idle = idle,
+	    .pipes = pipes,
 	    .tree = tree,
 	    .spawner = spawner,
 	    .spawn = spawn_start,
@@ -269,6 +279,7 @@ void exec_table_destroy(struct exec_table *t)
 	}
 	while (!TAILQ_EMPTY(&t->tombs))
 		drop_tomb(t, TAILQ_FIRST(&t->tombs));
+	pipe_stock_destroy(t->env.pipes);
 	close(t->env.null_fd);
 	free(t);
 }

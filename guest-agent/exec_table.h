@@ -19,8 +19,9 @@ struct exec_table;
 /* What the execs run with; `budget_bytes` bounds the output of all of them together.
  * Everything stays the caller's. NULL: out of memory. */
 struct exec_table *exec_table_create(struct ev_loop *loop, const struct config *config,
-                                     struct cgroup_tree *tree, struct spawner *spawner,
-                                     uint64_t budget_bytes, struct err *e);
+                                     struct idle *idle, struct cgroup_tree *tree,
+                                     struct spawner *spawner, uint64_t budget_bytes,
+                                     struct err *e);
 /* Only when nothing runs and no session is attached. */
 void exec_table_destroy(struct exec_table *t);
 

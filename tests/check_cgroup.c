@@ -20,13 +20,15 @@ static struct cgroup_tree *tree;
 static const struct cgroup_limits none = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX,
                                           UINT64_MAX, UINT64_MAX, true};
 
+static struct idle *idle;
 static struct spawner *spawner;
 static struct identity self;
 
 static void setup(void)
 {
 	loop = ev_loop_new(EVFLAG_AUTO);
-	tree = cgroup_tree_create(loop, NULL);
+	idle = idle_create(loop);
+	tree = cgroup_tree_create(loop, idle, NULL);
 	ck_assert_ptr_nonnull(tree);
 	spawner = spawner_create(loop, NULL);
 	ck_assert_ptr_nonnull(spawner);
@@ -38,6 +40,7 @@ static void teardown(void)
 {
 	spawner_destroy(spawner);
 	cgroup_tree_destroy(tree);
+	idle_destroy(idle);
 	ev_loop_destroy(loop);
 }
 
@@ -314,7 +317,7 @@ START_TEST(agents_side_by_side_do_not_meet)
 {
 	if (!has(CGROUP_V2))
 		return;
-	struct cgroup_tree *other = cgroup_tree_create(loop, NULL);
+	struct cgroup_tree *other = cgroup_tree_create(loop, idle, NULL);
 	ck_assert_uint_eq(cgroup_tree_leaves(other), 1);
 	struct cgroup_leaf *mine = new_leaf(&none);
 	struct shell sh;

@@ -79,6 +79,7 @@ END_TEST
 
 /* ---- with a leaf, and children that hang ---- */
 
+static struct idle *idle;
 static struct cgroup_tree *tree;
 static struct cgroup_leaf *leaf;
 static const struct cgroup_limits no_limits = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX,
@@ -87,7 +88,8 @@ static const struct cgroup_limits no_limits = {UINT64_MAX, UINT64_MAX, UINT64_MA
 static void setup_leaf(void)
 {
 	setup();
-	tree = cgroup_tree_create(loop, NULL);
+	idle = idle_create(loop);
+	tree = cgroup_tree_create(loop, idle, NULL);
 	leaf = cgroup_leaf_create(tree, &no_limits, NULL);
 	ck_assert_ptr_nonnull(leaf);
 }
@@ -96,6 +98,7 @@ static void teardown_leaf(void)
 {
 	cgroup_leaf_retire(leaf, true);
 	cgroup_tree_destroy(tree);
+	idle_destroy(idle);
 	teardown();
 }
 

@@ -185,14 +185,25 @@ static void http_expect_exited(int fd)
 		die("not exited 0: %.400s", buf + body);
 }
 
-#define TRUE_BODY                                                           \
-	"{\"argv\":[\"/tmp/guest-bench\",\"true\"],\"timeout_seconds\":30," \
-	"\"limits\":{\"memory_mib\":64,\"pids\":64,\"cpus\":1}}"
+/* Ask for a static `true` with three limits, none of them those of the exec before: an agent
+ * that keeps a cgroup ready has to write all three. */
+static void http_request_true(int fd, const char *path)
+{
+	static unsigned serial;
+	unsigned vary = serial++ % 16;
+	char body[256];
+
+	snprintf(body, sizeof(body),
+	         "{\"argv\":[\"/tmp/guest-bench\",\"true\"],\"timeout_seconds\":30,"
+	         "\"limits\":{\"memory_mib\":%u,\"pids\":%u,\"cpus\":%.2f}}",
+	         64 + vary, 64 + vary, 0.8 + 0.01 * vary);
+	http_request(fd, "POST", path, body);
+}
 
 static double http_exec(int fd, const char *path)
 {
 	double t = now();
-	http_request(fd, "POST", path, TRUE_BODY);
+	http_request_true(fd, path);
 	http_expect_exited(fd);
 	return now() - t;
 }
@@ -310,7 +321,7 @@ static double http_parallel(const char *path, size_t workers, uint32_t ms)
 		die("out of memory");
 	for (size_t i = 0; i < workers; i++) {
 		p[i] = (struct pollfd){.fd = http_connect(), .events = POLLIN};
-		http_request(p[i].fd, "POST", path, TRUE_BODY);
+		http_request_true(p[i].fd, path);
 	}
 	while (open > 0) {
 		if (poll(p, workers, 60000) <= 0)
@@ -322,7 +333,7 @@ static double http_parallel(const char *path, size_t workers, uint32_t ms)
 			done++;
 			last = now();
 			if (last < until) {
-				http_request(p[i].fd, "POST", path, TRUE_BODY);
+				http_request_true(p[i].fd, path);
 			} else {
 				close(p[i].fd);
 				p[i].fd = -1;
