@@ -136,7 +136,7 @@ static int parse_limits(struct exec_request *out, const Sandgate__Limits *m, str
 	    take_limit(m->cpu_milli, "limits.cpus", 1000000000, &l->cpu_milli, e) < 0 ||
 	    take_limit(m->io_read_bps, "limits.io_read_bps", most, &l->io_read_bps, e) < 0 ||
 	    take_limit(m->io_write_bps, "limits.io_write_bps", most, &l->io_write_bps, e) < 0 ||
-	    take_limit(m->cpu_time_ms, "limits.cpu_seconds", EXEC_TIMEOUT_MAX_S * 1000000ull,
+	    take_limit(m->cpu_time_ms, "limits.cpu_seconds", CPU_SECONDS_MAX * 1000ull,
 	               &out->cpu_time_ms, e) < 0 ||
 	    take_limit(m->output_bytes, "limits.output_bytes", OUTPUT_BYTES_MAX,
 	               &out->output_bytes, e) < 0 ||

@@ -83,6 +83,9 @@
 #define EXEC_GRACE_DEFAULT_MS 1000
 #define EXEC_GRACE_MAX_S 600
 
+/* cpu_seconds, largest: a thousand processors busy for the longest timeout. */
+#define CPU_SECONDS_MAX (1000 * EXEC_TIMEOUT_MAX_S)
+
 /* How long an exec whose bridge vanished waits for an Attach (seconds). */
 #define LINK_GRACE_S 30
 

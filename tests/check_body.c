@@ -1,5 +1,6 @@
 /* The table parser of JSON bodies, and the exec request that is built with it. */
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -186,6 +187,37 @@ START_TEST(rules_between_fields_hold)
 }
 END_TEST
 
+/* What the agent would refuse is refused here, in the words of every other limit, and by the
+ * name of the place where it was given. */
+START_TEST(a_limit_out_of_the_agents_range_is_refused_by_name)
+{
+	static const struct {
+		const char *limits, *field, *message;
+	} cases[] = {
+	    {"{\"output_bytes\":0}", "limits.output_bytes",
+	     "limits.output_bytes must be at least 1 and at most 67108864"},
+	    {"{\"output_bytes\":67108865}", "limits.output_bytes",
+	     "limits.output_bytes must be at least 1 and at most 67108864"},
+	    {"{\"cpu_seconds\":86400001}", "limits.cpu_seconds",
+	     "limits.cpu_seconds must be above 0 and at most 86400000"},
+	};
+	char text[128], field[64], message[160];
+	struct err e;
+	snprintf(text, sizeof(text), "{\"cmd\":\"x\",\"limits\":%s}", cases[_i].limits);
+	ck_assert_ptr_null(call_request_parse(text, strlen(text), NULL, _i % 2, &e));
+	ck_assert_str_eq(e.field, cases[_i].field);
+	ck_assert_str_eq(e.msg, cases[_i].message);
+
+	json_t *d = json_pack("{s:o}", "limits", json_loads(cases[_i].limits, 0, NULL));
+	ck_assert_int_lt(call_request_check_defaults(d, &e), 0);
+	snprintf(field, sizeof(field), "exec_defaults.%s", cases[_i].field);
+	snprintf(message, sizeof(message), "exec_defaults.%s", cases[_i].message);
+	ck_assert_str_eq(e.field, field);
+	ck_assert_str_eq(e.msg, message);
+	json_decref(d);
+}
+END_TEST
+
 START_TEST(equal_requests_have_equal_digests)
 {
 	static const char *const same[] = {
@@ -254,6 +286,7 @@ int main(void)
 	tcase_add_test(t, units_become_those_of_the_wire);
 	tcase_add_test(t, a_timeout_is_never_rounded_to_none);
 	tcase_add_test(t, rules_between_fields_hold);
+	tcase_add_loop_test(t, a_limit_out_of_the_agents_range_is_refused_by_name, 0, 3);
 	tcase_add_test(t, equal_requests_have_equal_digests);
 	tcase_add_test(t, the_request_comes_over_the_defaults);
 	tcase_add_test(t, long_input_is_cut_to_the_frame);

@@ -106,8 +106,8 @@ class TestOutputBytes:
 
 @pytest.mark.parametrize("field,value", [
     ("memory_mib", 0), ("memory_mib", 1 << 40), ("pids", 0), ("cpus", 0), ("cpus", -1),
-    ("cpu_seconds", 0), ("output_bytes", (64 << 20) + 1), ("open_files", 0),
-    ("oom_group", 1), ("memory_mib", "64")])
+    ("cpu_seconds", 0), ("output_bytes", 0), ("output_bytes", (64 << 20) + 1),
+    ("open_files", 0), ("oom_group", 1), ("memory_mib", "64")])
 def test_out_of_range(sandbox, field, value):
     reply = sandbox.exec("true", limits={field: value})
     assert (reply.status, reply.code) == (400, "request.invalid_field"), reply.body
