@@ -91,6 +91,8 @@ static const struct {
     {"{\"name\":\"a\",\"name\":\"b\"}", ERR_MALFORMED_JSON, ""},
     {"{\"name\":\"\xff\"}", ERR_MALFORMED_JSON, ""},
     {"{\"name\":\"a\\u0000b\"}", ERR_INVALID_FIELD, "name"},
+    {"{\"na\\u0000me\":\"n\"}", ERR_INVALID_FIELD, ""},
+    {"{\"name\":\"n\",\"map\":{\"k\\u0000\":\"v\"}}", ERR_INVALID_FIELD, ""},
     {"{\"name\":1}", ERR_INVALID_FIELD, "name"},
     {"{\"name\":\"n\",\"nmae\":1}", ERR_INVALID_FIELD, "nmae"},
     {"{\"name\":\"n\",\"ratio\":0}", ERR_INVALID_FIELD, "ratio"},

@@ -216,6 +216,20 @@ int body_read(const char *prefix, json_t *doc, const struct body_field *fields, 
 	return read_fields(prefix, doc, fields, out, e);
 }
 
+/* A NUL in a key is JSON, but jansson ends its parse there and does not say in which object
+ * that key was: the message tells the place, and no field is named. */
+static void say_why(const json_error_t *why, struct err *e)
+{
+	if (json_error_code(why) == json_error_null_byte_in_key)
+		err_set(e, ERR_INVALID_FIELD,
+		        "a field's name must not contain a NUL (line %d, column %d)", why->line,
+		        why->column);
+	else
+		err_set(e, ERR_MALFORMED_JSON,
+		        "the body is not valid JSON (line %d, column %d)", why->line,
+		        why->column);
+}
+
 json_t *body_parse(const char *data, size_t len, const struct body_field *fields, void *out,
                    struct err *e)
 {
@@ -227,9 +241,7 @@ json_t *body_parse(const char *data, size_t len, const struct body_field *fields
 		if (len == 0)
 			err_set(e, ERR_INTERNAL, "out of memory");
 		else
-			err_set(e, ERR_MALFORMED_JSON,
-			        "the body is not valid JSON (line %d, column %d)", why.line,
-			        why.column);
+			say_why(&why, e);
 		return NULL;
 	}
 	if (!json_is_object(doc))
