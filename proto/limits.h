@@ -290,8 +290,8 @@
 #define LINK_LINGER_MS 1000       /* a closed link goes on sending what was queued */
 
 /* Links of one sandbox that calls use at once: what a VM carries, less the spare one and those
- * that close. The last LINKS_RESERVED are for calls that end something. One more waits
- * for CONNECT_DEADLINE_MS at most. */
+ * that close. The last LINKS_RESERVED are for calls that end something. More wait in
+ * line, for CONNECT_DEADLINE_MS at most. */
 #define LINKS_MAX (VSOCK_CONNS_MAX - 8)
 #define LINKS_RESERVED 31
 

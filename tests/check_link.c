@@ -702,17 +702,35 @@ START_TEST(cancel_behind_a_full_socket_still_arrives)
 }
 END_TEST
 
-START_TEST(link_waits_for_room_in_its_gate)
+/* A gate with so many links in it, of which `last` is one. */
+static void fill(struct link_gate *g, struct link_pass *last, unsigned count)
+{
+	link_gate_init(g);
+	g->connected = count - 1;
+	*last = (struct link_pass){.gate = g, .urgent = true};
+	ck_assert(link_pass_enter(last));
+	link_pass_opened(last);
+}
+
+static int accept_if_any(void)
+{
+	settle();
+	return accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+}
+
+START_TEST(link_waits_in_line_until_another_has_left)
 {
 	struct err e = {0};
-	struct link_gate g = {.connected = LINKS_MAX};
+	struct link_gate g;
+	struct link_pass last;
 	here.kind = TRANSPORT_UNIX;
+	fill(&g, &last, LINKS_MAX);
 	struct link *l = link_create_behind(&g, true, loop, &here, 5000, &e);
 	open_ping(l, 5000);
-	settle();
-	ck_assert_int_lt(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC), 0);
-	g.connected--;
-	int fd = accept_now();
+	ck_assert_int_lt(accept_if_any(), 0);
+	link_pass_leave(&last);
+	int fd = accept_if_any(); /* at once, not at its next look */
+	ck_assert_int_ge(fd, 0);
 	take_open(fd);
 	ck_assert_uint_eq(g.connected, LINKS_MAX);
 	link_destroy(l, _i == 1); /* who lingers has left */
@@ -722,15 +740,57 @@ START_TEST(link_waits_for_room_in_its_gate)
 }
 END_TEST
 
+START_TEST(link_that_is_destroyed_in_line_takes_nobodys_turn)
+{
+	struct err e = {0};
+	struct link_gate g;
+	struct link_pass last;
+	here.kind = TRANSPORT_UNIX;
+	fill(&g, &last, LINKS_MAX);
+	struct link *first = link_create_behind(&g, true, loop, &here, 5000, &e);
+	struct link *second = link_create_behind(&g, true, loop, &here, 5000, &e);
+	link_destroy(first, false);
+	link_pass_leave(&last);
+	int fd = accept_if_any();
+	ck_assert_int_ge(fd, 0);
+	link_destroy(second, false);
+	ck_assert_uint_eq(g.connected, LINKS_MAX - 1);
+	close(fd);
+}
+END_TEST
+
 START_TEST(link_that_finds_no_room_says_so)
 {
 	struct err e = {0};
-	struct link_gate g = {.connected = LINKS_MAX - LINKS_RESERVED};
+	struct link_gate g;
+	struct link_pass last;
 	here.kind = TRANSPORT_UNIX;
+	fill(&g, &last, LINKS_MAX - LINKS_RESERVED);
 	open_ping(link_create_behind(&g, false, loop, &here, 50, &e), 50);
 	UNTIL(heard.closed);
 	ck_assert_int_eq(heard.why.code, ERR_QUOTA_EXCEEDED);
 	ck_assert(!heard.sent && g.connected == LINKS_MAX - LINKS_RESERVED);
+}
+END_TEST
+
+START_TEST(link_waits_longer_where_others_are_only_being_opened)
+{
+	struct err e = {0};
+	struct link_gate g;
+	struct link_pass last;
+	here.kind = TRANSPORT_UNIX;
+	fill(&g, &last, 1);
+	g.opening = LINKS_OPENING_MAX;
+	struct link *l = link_create_behind(&g, false, loop, &here, 20, &e);
+	open_ping(l, 5000);
+	let_time_pass();
+	ck_assert_int_eq(heard.closed, 0);
+	g.opening--;
+	link_pass_leave(&last);
+	int fd = accept_if_any();
+	take_open(fd);
+	link_destroy(l, false);
+	close(fd);
 }
 END_TEST
 
@@ -781,8 +841,10 @@ int main(void)
 	tcase_add_test(t, link_may_be_destroyed_by_its_own_frame);
 	tcase_add_test(t, sender_is_told_to_stop_and_to_go_on);
 	tcase_add_test(t, cancel_behind_a_full_socket_still_arrives);
-	tcase_add_loop_test(t, link_waits_for_room_in_its_gate, 0, 2);
+	tcase_add_loop_test(t, link_waits_in_line_until_another_has_left, 0, 2);
+	tcase_add_test(t, link_that_is_destroyed_in_line_takes_nobodys_turn);
 	tcase_add_test(t, link_that_finds_no_room_says_so);
+	tcase_add_test(t, link_waits_longer_where_others_are_only_being_opened);
 	tcase_add_test(t, request_over_the_cap_is_refused_here);
 	suite_add_tcase(s, t);
 	SRunner *r = srunner_create(s);

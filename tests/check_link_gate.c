@@ -1,4 +1,5 @@
-/* The bound on a sandbox's links: some are kept for calls that end something. */
+/* The bound on a sandbox's links: some are kept for calls that end something, and who finds no
+ * room waits in line. */
 #include <check.h>
 #include <string.h>
 
@@ -7,14 +8,22 @@
 
 static struct link_gate gate;
 static struct link_pass passes[LINKS_MAX + 1], urgent;
+static struct link_pass *turns[LINKS_MAX + 1]; /* whose turn came, in that order */
+static size_t turn_count;
+
+static void on_turn(struct link_pass *p)
+{
+	turns[turn_count++] = p;
+}
 
 static void setup(void)
 {
 	memset(passes, 0, sizeof(passes));
-	gate = (struct link_gate){0};
-	urgent = (struct link_pass){.gate = &gate, .urgent = true};
+	turn_count = 0;
+	link_gate_init(&gate);
+	urgent = (struct link_pass){.gate = &gate, .urgent = true, .on_turn = on_turn};
 	for (size_t i = 0; i <= LINKS_MAX; i++)
-		passes[i].gate = &gate;
+		passes[i] = (struct link_pass){.gate = &gate, .on_turn = on_turn};
 }
 
 static size_t enter_and_open(void)
@@ -60,6 +69,62 @@ START_TEST(each_counts_once)
 }
 END_TEST
 
+START_TEST(room_goes_to_who_has_waited_longest)
+{
+	size_t n = enter_and_open();
+	for (size_t i = n; i < n + 3; i++)
+		link_pass_wait(&passes[i]);
+	ck_assert_uint_eq(turn_count, 0);
+	link_pass_leave(&passes[0]);
+	ck_assert(turn_count == 1 && turns[0] == &passes[n] && passes[n].in);
+	ck_assert(!link_pass_enter(&passes[n + 3])); /* it came last */
+	link_pass_leave(&passes[1]);
+	link_pass_leave(&passes[2]);
+	ck_assert(turn_count == 3 && turns[1] == &passes[n + 1] && turns[2] == &passes[n + 2]);
+	ck_assert_uint_eq(gate.connected, n);
+}
+END_TEST
+
+START_TEST(an_answered_open_makes_room_for_the_next)
+{
+	size_t n = 0;
+	while (link_pass_enter(&passes[n]))
+		n++;
+	link_pass_wait(&passes[n]);
+	link_pass_opened(&passes[0]);
+	ck_assert(turn_count == 1 && turns[0] == &passes[n]);
+	ck_assert_uint_eq(gate.opening, LINKS_OPENING_MAX);
+}
+END_TEST
+
+START_TEST(who_leaves_the_line_is_passed_over)
+{
+	size_t n = enter_and_open();
+	link_pass_wait(&passes[n]);
+	link_pass_wait(&passes[n + 1]);
+	link_pass_leave(&passes[n]);
+	ck_assert_uint_eq(turn_count, 0);
+	link_pass_leave(&passes[0]);
+	ck_assert(turn_count == 1 && turns[0] == &passes[n + 1]);
+}
+END_TEST
+
+START_TEST(what_is_urgent_does_not_wait_behind_what_is_not)
+{
+	size_t n = enter_and_open();
+	link_pass_wait(&passes[n]);
+	for (unsigned i = 1; i <= LINKS_RESERVED; i++) {
+		passes[n + i].urgent = true;
+		ck_assert(link_pass_enter(&passes[n + i]));
+		link_pass_opened(&passes[n + i]);
+	}
+	ck_assert(!link_pass_enter(&urgent));
+	link_pass_wait(&urgent);
+	link_pass_leave(&passes[0]);
+	ck_assert(turn_count == 1 && turns[0] == &urgent);
+}
+END_TEST
+
 START_TEST(without_a_gate_all_pass)
 {
 	struct link_pass p = {0};
@@ -85,6 +150,10 @@ int main(void)
 	tcase_add_test(t, a_full_gate_has_room_for_what_is_urgent);
 	tcase_add_test(t, so_many_open_at_once);
 	tcase_add_test(t, each_counts_once);
+	tcase_add_test(t, room_goes_to_who_has_waited_longest);
+	tcase_add_test(t, an_answered_open_makes_room_for_the_next);
+	tcase_add_test(t, who_leaves_the_line_is_passed_over);
+	tcase_add_test(t, what_is_urgent_does_not_wait_behind_what_is_not);
 	tcase_add_test(t, without_a_gate_all_pass);
 	tcase_add_test(t, the_agent_never_closes_one_whose_open_is_under_way);
 	suite_add_tcase(s, t);

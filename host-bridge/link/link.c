@@ -29,7 +29,9 @@ void link_timer_in(struct link *l, ev_timer *w, double seconds)
 void link_update_due(struct link *l)
 {
 	double due = 0;
-	if (l->state == CONNECTING && l->queued_at == 0)
+	if (l->pass.waits)
+		due = l->turn_due;
+	else if (l->state == CONNECTING)
 		due = l->answer_due > 0 && l->answer_due < l->connect_due ? l->answer_due
 		                                                          : l->connect_due;
 	else if (l->state == OPENING || (l->state == OPEN && !l->paused))
@@ -208,6 +210,8 @@ static void on_due(struct ev_loop *loop, ev_timer *w, int revents)
 	(void)revents;
 	if (l->state == LINGERING)
 		link_free(l);
+	else if (l->pass.waits)
+		link_turn_late(l);
 	else if (l->state == CONNECTING)
 		link_end_with(l, ERR_UNREACHABLE,
 		              l->last.code != ERR_NONE ? l->last.msg

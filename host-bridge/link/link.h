@@ -46,8 +46,8 @@ struct link_handlers {
  * later, by link_open. */
 struct link *link_create(struct ev_loop *loop, const struct endpoint *to, unsigned deadline_ms,
                          struct err *e);
-/* The same, but wait until the gate has room, or end with ERR_QUOTA_EXCEEDED. It counts from
- * its first connect on until it is closed, not while it lingers. */
+/* The same, but wait in line until the gate has room, or end with ERR_QUOTA_EXCEEDED. It counts
+ * from its first connect on until it is closed, not while it lingers. */
 struct link *link_create_behind(struct link_gate *g, bool urgent, struct ev_loop *loop,
                                 const struct endpoint *to, unsigned deadline_ms, struct err *e);
 /* Count one that was made without a gate. False: there is no room. */

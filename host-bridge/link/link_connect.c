@@ -1,4 +1,5 @@
 /* How a link comes to its connection: its turn at the gate, tries with backoff. */
+#include <stddef.h>
 #include <string.h>
 
 #include "host-bridge/link/link_private.h"
@@ -38,28 +39,37 @@ static void on_connected(int fd, const uint8_t *early, size_t early_len, const s
 
 /* ---- the gate ---- */
 
-static void wait_for_turn(struct link *l)
-{
-	double now = link_clock(), patience = LINK_TURN_S;
-	if (link_pass_is_full(&l->pass))
-		patience = l->connect_ms / 1e3;
-	if (l->queued_at == 0)
-		l->queued_at = now;
-	if (now - l->queued_at > patience)
-		link_end_with(l, ERR_QUOTA_EXCEEDED,
-		              "too many calls are in progress in this sandbox");
-	else
-		link_connect_later(l);
-}
-
 /* The deadlines are the guest's: they start now. */
-static void take_turn(struct link *l)
+static void on_turn(struct link_pass *p)
 {
+	struct link *l = (struct link *)((char *)p - offsetof(struct link, pass));
 	double now = link_clock();
-	l->queued_at = 0;
 	l->connect_due = now + l->connect_ms / 1e3;
 	if (l->handlers != NULL)
 		l->answer_due = now + l->open_ms / 1e3;
+	link_update_due(l);
+	link_timer_in(l, &l->kick, 0);
+}
+
+static void wait_for_turn(struct link *l)
+{
+	l->queued_at = link_clock();
+	l->turn_due = l->queued_at + l->connect_ms / 1e3;
+	l->pass.on_turn = on_turn;
+	link_pass_wait(&l->pass);
+	link_update_due(l);
+}
+
+/* A full gate has room only when calls end, which may be never. Where it is only busy with
+ * opening, room comes as fast as the guest answers. */
+void link_turn_late(struct link *l)
+{
+	if (link_pass_is_full(&l->pass) || l->turn_due - l->queued_at >= LINK_TURN_S) {
+		link_end_with(l, ERR_QUOTA_EXCEEDED,
+		              "too many calls are in progress in this sandbox");
+		return;
+	}
+	l->turn_due += l->connect_ms / 1e3;
 	link_update_due(l);
 }
 
@@ -80,8 +90,6 @@ void link_connect(struct link *l)
 		wait_for_turn(l);
 		return;
 	}
-	if (l->queued_at > 0)
-		take_turn(l);
 	double left_ms = (l->connect_due - link_clock()) * 1e3;
 	unsigned one_try = CONNECT_TRY_MS;
 	if (left_ms < CONNECT_TRY_MS)

@@ -1,26 +1,44 @@
 /*
  * Bounds the connections of the links that share it: a sandbox has one for the links that its
- * calls use (LINKS_MAX and the two after it). link.c asks it; nothing waits in here.
+ * calls use (LINKS_MAX and the two after it). Who finds no room waits in line: room that
+ * becomes free goes to the first of those who may use it, at once. The files of a link call
+ * it; it knows neither links nor time.
+ *
+ *   zeroed ── enter ──► in, opening ── opened ──► in ── leave ──► zeroed
+ *      └──── wait ──► in line ── on_turn ──┘
  */
 #ifndef SANDGATE_LINK_GATE_H
 #define SANDGATE_LINK_GATE_H
 
 #include <stdbool.h>
+#include <sys/queue.h>
+
+struct link_pass;
+TAILQ_HEAD(link_line, link_pass);
 
 struct link_gate {
 	unsigned connected;
 	unsigned opening; /* of them, those that were not answered Opened yet */
+	struct link_line line, urgent_line;
 };
 
 /* How one link counts in its gate. Zeroed: it has none, and passes. The gate outlives it. */
 struct link_pass {
 	struct link_gate *gate;
 	bool urgent; /* it may use what is reserved */
-	bool in, opening;
+	bool in, opening, waits;
+	TAILQ_ENTRY(link_pass) entry;
+	/* Its turn has come: it is in. Called while another pass leaves: it must not call the
+	 * gate. */
+	void (*on_turn)(struct link_pass *p);
 };
+
+void link_gate_init(struct link_gate *g);
 
 /* Whether the link may connect; it counts from now on. Harmless when it does already. */
 bool link_pass_enter(struct link_pass *p);
+/* After link_pass_enter said no: wait for on_turn. Leaving ends that, too. */
+void link_pass_wait(struct link_pass *p);
 /* Whether links have to be closed before it may, and not only opened. */
 bool link_pass_is_full(const struct link_pass *p);
 void link_pass_opened(struct link_pass *p);

@@ -39,7 +39,7 @@ struct link {
 	bool data_waits; /* paused, and the socket has bytes: no use in watching it */
 
 	struct link_pass pass;
-	double queued_at; /* CONNECTING: waiting for the gate since then; or 0 */
+	double queued_at, turn_due; /* while it waits in line: since, and patient until then */
 
 	unsigned calls; /* depth of handler calls: memory is not freed under them */
 	bool doomed;
@@ -64,9 +64,10 @@ void link_end(struct link *l, const struct err *why,
 void link_end_with(struct link *l, enum err_code code, const char *msg); /* may */
 void link_peer_gone(struct link *l);                                     /* may */
 
-/* link_connect.c: try now, which may free the link, or after the backoff */
-void link_connect(struct link *l);
-void link_connect_later(struct link *l);
+/* link_connect.c */
+void link_connect(struct link *l);       /* as soon as the gate has room */
+void link_connect_later(struct link *l); /* after the backoff */
+void link_turn_late(struct link *l);     /* turn_due is over; may free the link */
 
 /* link_read.c: each may free the link. */
 void link_parse(struct link *l);    /* hand over the whole frames in `in` */

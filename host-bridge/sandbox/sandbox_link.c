@@ -98,6 +98,7 @@ static void on_spare_timer(struct ev_loop *loop, ev_timer *w, int revents)
 
 void sandbox_init_links(struct sandbox *s)
 {
+	link_gate_init(&s->gate);
 	ev_timer_init(&s->spare_timer, on_spare_timer, 0., 0.);
 	s->spare_timer.data = s;
 }
