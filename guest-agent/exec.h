@@ -46,7 +46,7 @@ struct exec *exec_create(struct exec_env *env, struct exec_request *r, void *lin
 void exec_destroy(struct exec *x);
 
 /* `p` wants what follows `seq`, which is at most ring_end(). A second owner replaces the
- * first. */
+ * first; one that stands by owns a running exec that has no owner. */
 void exec_attach(struct exec *x, struct exec_peer *p, Sandgate__Role role, uint64_t seq);
 /* `lost`: an owner went without having sent Cancel or seen the end. */
 void exec_detach(struct exec_peer *p, bool lost);
@@ -55,8 +55,9 @@ void exec_consumed(struct exec_peer *p);
 
 /* Cancel of the protocol; `grace` NULL is the exec's own. */
 void exec_cancel(struct exec *x, Sandgate__CancelReason reason, const uint64_t *grace_ms);
-/* Cancel{CLIENT_GONE} of the owner: what on_disconnect says. */
-void exec_client_gone(struct exec *x, const uint64_t *grace_ms);
+/* Cancel{CLIENT_GONE} of `p`, owner or standby: from an owner whoever stands by takes over, or
+ * on_disconnect applies. */
+void exec_client_gone(struct exec_peer *p, const uint64_t *grace_ms);
 /* To the leader or to all processes; reaching nobody is no error. */
 int exec_signal(struct exec *x, int signal, bool all, struct err *e);
 /* `data` is malloc'ed and taken over. `offset` NULL: at the end. */
@@ -77,7 +78,6 @@ const Sandgate__Result *exec_result(const struct exec *x); /* NULL while it runs
 /* `s` points into `x`, until the loop runs on. */
 void exec_describe(const struct exec *x, Sandgate__ExecState *s);
 bool exec_has_peers(const struct exec *x);
-bool exec_lacks_owner(const struct exec *x); /* it runs, and nobody's going would end it */
 bool exec_owns_pid(const struct exec *x, pid_t pid);
 uint64_t exec_cpu_us(struct exec *x);
 

@@ -57,6 +57,12 @@ void exec_step(struct exec *x);
 void exec_notify(struct exec *x); /* on_news to every peer */
 void exec_fail_user(struct exec *x);
 
+/* exec_peer.c */
+
+/* The owner goes: who has stood by for the longest is next. False: nobody does, or it is over.
+ */
+bool exec_pass_on(struct exec *x);
+
 /* exec_output.c */
 void exec_output_init(struct exec *x);
 int exec_output_open(struct exec *x); /* -1 with errno */

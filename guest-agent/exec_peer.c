@@ -25,6 +25,15 @@ static void repin(struct exec *x)
 	exec_interest(x);
 }
 
+static void set_owner(struct exec *x, struct exec_peer *p)
+{
+	p->role = SANDGATE__ROLE__ROLE_OWNER;
+	x->owner = p;
+	x->detached = false;
+	ev_timer_stop(x->env->loop, &x->link_lost);
+	repin(x);
+}
+
 void exec_attach(struct exec *x, struct exec_peer *p, Sandgate__Role role, uint64_t seq)
 {
 	p->exec = x;
@@ -32,18 +41,29 @@ void exec_attach(struct exec *x, struct exec_peer *p, Sandgate__Role role, uint6
 	p->cursor = (struct ring_cursor){.seq = seq};
 	p->next = x->peers;
 	x->peers = p;
-	if (role != SANDGATE__ROLE__ROLE_OWNER)
+	bool is_due = role == SANDGATE__ROLE__ROLE_STANDBY && x->owner == NULL &&
+	              x->state != EXEC_FINISHED;
+	if (role != SANDGATE__ROLE__ROLE_OWNER && !is_due)
 		return;
 
 	struct exec_peer *old = x->owner;
-	x->owner = p;
-	x->detached = false;
-	ev_timer_stop(x->env->loop, &x->link_lost);
+	set_owner(x, p);
 	if (old != NULL) {
 		unlink_peer(x, old);
 		old->on_replaced(old);
 	}
-	repin(x);
+}
+
+bool exec_pass_on(struct exec *x)
+{
+	struct exec_peer *next = NULL;
+	for (struct exec_peer *p = x->peers; p != NULL; p = p->next)
+		if (p->role == SANDGATE__ROLE__ROLE_STANDBY)
+			next = p; /* the newest come first */
+	if (next == NULL || x->state == EXEC_FINISHED)
+		return false;
+	set_owner(x, next);
+	return true;
 }
 
 static void drop_released(struct exec *x)
@@ -60,7 +80,7 @@ void exec_detach(struct exec_peer *p, bool lost)
 {
 	struct exec *x = p->exec;
 	unlink_peer(x, p);
-	if (x->owner == p) {
+	if (x->owner == p && !exec_pass_on(x)) {
 		x->owner = NULL;
 		if (lost && x->state != EXEC_FINISHED) {
 			ev_timer_set(&x->link_lost, (double)x->req.link_grace_ms / 1000.0, 0);
@@ -184,11 +204,6 @@ void exec_describe(const struct exec *x, Sandgate__ExecState *s)
 bool exec_has_peers(const struct exec *x)
 {
 	return x->peers != NULL;
-}
-
-bool exec_lacks_owner(const struct exec *x)
-{
-	return x->state != EXEC_FINISHED && x->owner == NULL;
 }
 
 bool exec_owns_pid(const struct exec *x, pid_t pid)

@@ -250,9 +250,14 @@ void exec_cancel(struct exec *x, Sandgate__CancelReason reason, const uint64_t *
 		cgroup_leaf_kill(x->leaf);
 }
 
-void exec_client_gone(struct exec *x, const uint64_t *grace_ms)
+void exec_client_gone(struct exec_peer *p, const uint64_t *grace_ms)
 {
-	if (survives_its_owner(x))
+	struct exec *x = p->exec;
+	bool owned = x->owner == p;
+
+	if (!owned || exec_pass_on(x))
+		p->role = SANDGATE__ROLE__ROLE_OUTPUT;
+	else if (survives_its_owner(x))
 		x->detached = true;
 	else
 		exec_cancel(x, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, grace_ms);

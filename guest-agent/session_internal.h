@@ -48,7 +48,7 @@ struct session {
 	bool started_sent, exit_sent;
 	bool stalled;       /* a frame waits in `in` for StdinAck to leave first */
 	unsigned acks_owed; /* StdinAck that wait for room in the process's input */
-	bool cancel_seen;   /* the owner said why it goes */
+	bool cancel_seen;   /* the host said why it goes */
 };
 
 /* ---- session.c ---- */

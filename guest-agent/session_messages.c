@@ -3,10 +3,22 @@
 
 #include "guest-agent/session_internal.h"
 
-static bool may_control(const struct session *s)
+static bool may_send(const struct session *s, Sandgate__HostFrame__BodyCase frame)
 {
-	return s->peer.exec != NULL && !s->only_start &&
-	       s->peer.role != SANDGATE__ROLE__ROLE_OUTPUT;
+	bool is_release = frame == SANDGATE__HOST_FRAME__BODY_RELEASE;
+
+	if (s->peer.exec == NULL)
+		return false;
+	switch (s->peer.role) {
+	case SANDGATE__ROLE__ROLE_OWNER:
+		return true;
+	case SANDGATE__ROLE__ROLE_CONTROL:
+		return !is_release;
+	case SANDGATE__ROLE__ROLE_STANDBY:
+		return is_release || frame == SANDGATE__HOST_FRAME__BODY_CANCEL;
+	default:
+		return is_release;
+	}
 }
 
 static int on_signal(struct session *s, const Sandgate__Signal *m, struct err *e)
@@ -34,16 +46,15 @@ static int on_stdin(struct session *s, Sandgate__Stdin *m, struct err *e)
 static int on_cancel(struct session *s, const Sandgate__Cancel *m, struct err *e)
 {
 	const uint64_t *grace = m->grace_ms != NULL ? &m->grace_ms->value : NULL;
-	bool owner = s->peer.role == SANDGATE__ROLE__ROLE_OWNER;
 
 	if (m->reason == SANDGATE__CANCEL_REASON__CANCEL_NONE ||
 	    m->reason > SANDGATE__CANCEL_REASON__CANCEL_BRIDGE_LOST)
 		return err_field(e, ERR_INVALID_FIELD, "reason",
 		                 "no reason, or an unknown one");
-	if (owner)
-		s->cancel_seen = true;
-	if (owner && m->reason == SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE)
-		exec_client_gone(s->peer.exec, grace);
+	s->cancel_seen = true;
+	if (m->reason == SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE &&
+	    s->peer.role != SANDGATE__ROLE__ROLE_CONTROL)
+		exec_client_gone(&s->peer, grace);
 	else
 		exec_cancel(s->peer.exec, m->reason, grace);
 	session_put_done(s);
@@ -54,12 +65,7 @@ static int handle(struct session *s, Sandgate__HostFrame *h, struct err *e)
 {
 	if (h->body_case == SANDGATE__HOST_FRAME__BODY_OPEN)
 		return err_set(e, ERR_PROTOCOL, "Open came twice");
-	if (h->body_case == SANDGATE__HOST_FRAME__BODY_RELEASE && s->peer.exec != NULL &&
-	    s->peer.role != SANDGATE__ROLE__ROLE_CONTROL) {
-		exec_release(s->peer.exec);
-		return 0;
-	}
-	if (!may_control(s))
+	if (!may_send(s, h->body_case))
 		return err_set(e, ERR_PROTOCOL, "frame %d is not for this session's role",
 		               h->body_case);
 	switch (h->body_case) {
@@ -73,6 +79,9 @@ static int handle(struct session *s, Sandgate__HostFrame *h, struct err *e)
 		return 0;
 	case SANDGATE__HOST_FRAME__BODY_CANCEL:
 		return on_cancel(s, h->cancel, e);
+	case SANDGATE__HOST_FRAME__BODY_RELEASE:
+		exec_release(s->peer.exec);
+		return 0;
 	default:
 		return err_set(e, ERR_INCOMPATIBLE, "frame %d is not known to this agent",
 		               h->body_case);

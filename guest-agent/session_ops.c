@@ -164,9 +164,9 @@ static int op_exec(struct session *s, Sandgate__Exec *m, struct err *e)
 	if (x == NULL)
 		return -1;
 	s->only_start = exec_request(x)->detached;
-	bool watches = s->only_start || (s->existing && !exec_lacks_owner(x));
-	return attach(s, x, watches ? SANDGATE__ROLE__ROLE_OUTPUT : SANDGATE__ROLE__ROLE_OWNER,
-	              0, e);
+	return attach(
+	    s, x, s->only_start ? SANDGATE__ROLE__ROLE_OUTPUT : SANDGATE__ROLE__ROLE_STANDBY, 0,
+	    e);
 }
 
 static int op_attach(struct session *s, const Sandgate__Attach *m, struct err *e)
@@ -174,7 +174,7 @@ static int op_attach(struct session *s, const Sandgate__Attach *m, struct err *e
 	struct exec *x = exec_table_find(table_of(s), m->exec_id, e);
 	if (x == NULL)
 		return -1;
-	if (m->role > SANDGATE__ROLE__ROLE_CONTROL)
+	if (m->role > SANDGATE__ROLE__ROLE_STANDBY)
 		return err_field(e, ERR_INVALID_FIELD, "role", "unknown role");
 	s->existing = true;
 	return attach(s, x, m->role, m->offset, e);

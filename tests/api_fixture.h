@@ -72,7 +72,7 @@ static struct {
 	/* the exec "x" */
 	struct bytes output;
 	bool finished, vanished;
-	bool exists; /* a start is a repetition: it watches */
+	bool exists; /* a start is a repetition: it stands by */
 	unsigned cancelled, started, attached, listed;
 	uint64_t stdin_taken;
 	bool stdin_closed;
@@ -283,7 +283,9 @@ static inline void agent_frame(struct peer *p, const Sandgate__HostFrame *h)
 	if (h->body_case == SANDGATE__HOST_FRAME__BODY_OPEN)
 		agent_open(p, h->open);
 	if (h->body_case == SANDGATE__HOST_FRAME__BODY_CANCEL) {
-		fx.cancelled++;
+		bool ends =
+		    p->owns || h->cancel->reason != SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE;
+		fx.cancelled += ends;
 		fx.reason = h->cancel->reason;
 		put_done(p);
 	}

@@ -432,6 +432,103 @@ START_TEST(on_disconnect_detach_survives_a_client_that_goes)
 }
 END_TEST
 
+/* Start the same once more, while it has an owner. */
+static struct host *repeat(Sandgate__Exec *m)
+{
+	struct host *h = host_exec(m);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OPENED);
+	Sandgate__GuestFrame *g = host_expect(h, SANDGATE__GUEST_FRAME__BODY_STARTED);
+	ck_assert(g->started->existing && !g->started->owner);
+	host_free(g);
+	return h;
+}
+
+/* In both ways that an owner can go: with a word, and without. */
+static void leave(struct host *h, bool says_so)
+{
+	if (says_so)
+		cancel(h, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE);
+	host_close(h);
+}
+
+START_TEST(a_repeated_start_keeps_it_when_the_first_goes)
+{
+	Sandgate__Exec m = exec_message("x", "echo a; read l; exit 3");
+	m.link_grace_ms = 0;
+	m.stdin_open = 1;
+	struct host *first = start(&m), *second = repeat(&m), *third = repeat(&m);
+	leave(first, _i);
+	send_stdin(second, "\n", NULL);
+	struct transcript t = host_read_all(second, 0);
+	ck_assert(t.result != NULL);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
+	ck_assert_int_eq(t.result->exit_code, 3);
+	ck_assert_str_eq(t.out[0], "a\n");
+	transcript_free(&t);
+	host_close(second);
+	host_close(third);
+}
+END_TEST
+
+START_TEST(a_repeated_start_that_waits_on_is_no_owner)
+{
+	Sandgate__Exec m = exec_message("x", "sleep 60");
+	struct host *first = start(&m), *second = repeat(&m), *third = repeat(&m);
+	leave(first, true);
+	send_stdin(third, "\n", NULL);
+	expect_refused(third, ERR_PROTOCOL, "");
+	leave(second, true);
+	struct transcript t = outcome_of("x");
+	ck_assert_int_eq(t.result->cancel_reason, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(when_all_who_started_it_go_it_ends_at_once)
+{
+	Sandgate__Exec m = exec_message("x", "sleep 60");
+	struct host *h[] = {start(&m), repeat(&m), repeat(&m)};
+	for (int i = 0; i < 3; i++)
+		leave(h[_i == 0 ? i : 2 - i], true);
+	struct transcript t = outcome_of("x");
+	ck_assert_int_eq(t.result->cancel_reason, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE);
+	ck_assert_uint_lt(t.result->duration_ms, 2000);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(a_lost_link_of_who_took_over_is_awaited_and_then_ends_it)
+{
+	Sandgate__Exec m = exec_message("x", "sleep 60");
+	m.link_grace_ms = 100;
+	struct host *first = start(&m), *second = repeat(&m);
+	leave(first, false);
+	leave(second, false);
+	struct transcript t = outcome_of("x");
+	ck_assert_int_eq(t.result->cancel_reason, SANDGATE__CANCEL_REASON__CANCEL_BRIDGE_LOST);
+	ck_assert_uint_ge(t.result->duration_ms, 100);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(who_stands_by_owns_an_exec_that_has_no_owner)
+{
+	Sandgate__Exec m = exec_message("x", "read l; exit 3");
+	m.link_grace_ms = 1000;
+	m.stdin_open = 1;
+	host_close(start(&m));
+	struct host *h = attach("x", SANDGATE__ROLE__ROLE_STANDBY, 0);
+	Sandgate__GuestFrame *g = host_expect(h, SANDGATE__GUEST_FRAME__BODY_STARTED);
+	ck_assert(g->started->existing && g->started->owner);
+	host_free(g);
+	send_stdin(h, "\n", NULL);
+	struct transcript t = host_read_all(h, 0);
+	ck_assert_int_eq(t.result->exit_code, 3);
+	transcript_free(&t);
+	host_close(h);
+}
+END_TEST
+
 START_TEST(a_watchers_going_means_nothing)
 {
 	Sandgate__Exec m = exec_message("x", "sleep 0.2; exit 6");
@@ -727,6 +824,11 @@ int main(void)
 	tcase_add_test(tc, a_lost_owner_that_stays_away_ends_it);
 	tcase_add_test(tc, a_client_that_goes_ends_it_at_once);
 	tcase_add_test(tc, on_disconnect_detach_survives_a_client_that_goes);
+	tcase_add_loop_test(tc, a_repeated_start_keeps_it_when_the_first_goes, 0, 2);
+	tcase_add_test(tc, a_repeated_start_that_waits_on_is_no_owner);
+	tcase_add_loop_test(tc, when_all_who_started_it_go_it_ends_at_once, 0, 2);
+	tcase_add_test(tc, a_lost_link_of_who_took_over_is_awaited_and_then_ends_it);
+	tcase_add_test(tc, who_stands_by_owns_an_exec_that_has_no_owner);
 	tcase_add_test(tc, a_watchers_going_means_nothing);
 	tcase_add_test(tc, a_detached_start_ends_with_started);
 	tcase_add_test(tc, a_detached_exec_survives_an_owner_that_came_and_went);

@@ -27,8 +27,8 @@ struct call {
 	struct dial dial;
 	ev_timer watchdog; /* the guest is silent past the exec's own deadline */
 	unsigned attach_tries;
-	bool owner;  /* of the exec: it may cancel, and drop the output. Else one that watches:
-	              * a repetition of the request whose exec has an owner */
+	bool owner;  /* of the exec: it may drop the output. Else a repetition of the request,
+	              * which stands by: it watches until the owner goes */
 	bool going;  /* the sandbox is being ended; the Cancel is sent */
 	bool paused; /* for a slow client */
 	bool stdin_closed;
@@ -124,7 +124,7 @@ static void arm_watchdog(struct call *c)
 static void on_gone(struct api_request *r)
 {
 	struct call *c = r->owner;
-	if (c->owner)
+	if (c->kind != CALL_START)
 		dial_cancel(&c->dial, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL);
 	call_destroy(c);
 }
@@ -201,6 +201,13 @@ static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
 	}
 }
 
+static Sandgate__Role role_of(const struct call *c)
+{
+	if (c->kind == CALL_START)
+		return SANDGATE__ROLE__ROLE_OUTPUT;
+	return c->owner ? SANDGATE__ROLE__ROLE_OWNER : SANDGATE__ROLE__ROLE_STANDBY;
+}
+
 /* The session is over but the exec may run on: go on from where we are, by its id. */
 static int reattach(struct call *c, struct err *e)
 {
@@ -208,7 +215,7 @@ static int reattach(struct call *c, struct err *e)
 	Sandgate__Attach attach = SANDGATE__ATTACH__INIT;
 	attach.exec_id = c->q->exec_id;
 	attach.offset = call_output_next(&c->out);
-	attach.role = c->owner ? SANDGATE__ROLE__ROLE_OWNER : SANDGATE__ROLE__ROLE_OUTPUT;
+	attach.role = role_of(c);
 	open.op_case = SANDGATE__OPEN__OP_ATTACH;
 	open.attach = &attach;
 	if (c->state == CALL_OPENING)
@@ -240,7 +247,7 @@ static void on_going(struct dial *d, Sandgate__CancelReason reason)
 	struct call *c = (struct call *)((char *)d - offsetof(struct call, dial));
 	c->going = true;
 	link_resume(d->link);
-	if (c->owner)
+	if (c->kind != CALL_START)
 		dial_cancel(d, reason, NULL);
 }
 

@@ -169,7 +169,7 @@ static void what_to_run(const struct target *t)
 }
 
 static const struct check checks[] = {
-    {28, "a repeated start watches the running exec", repeat_while_running},
+    {28, "a repeated start stands by while the exec has its owner", repeat_while_running},
     {28, "a repeated start takes up an exec whose owner was lost", repeat_after_a_lost_link},
     {28, "a repeated start returns the retained result", repeat_when_finished},
     {28, "the same id with another request is a conflict", conflict},

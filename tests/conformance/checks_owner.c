@@ -130,6 +130,58 @@ static void lost_link_then_cancelled(const struct target *t)
 	       (unsigned long long)s->result->duration_ms);
 }
 
+/* A start and its repetition, both up to Started. */
+static void start_twice(const struct target *t, Sandgate__Exec *e, struct conn *c[2])
+{
+	c[0] = ask_start(t, e);
+	c[1] = ask_session(t, SANDGATE__OPEN__OP_EXEC, e);
+	Sandgate__Started *s = ask_next(c[1], SANDGATE__GUEST_FRAME__BODY_STARTED)->started;
+	expect(s->existing && !s->owner, "the repeated start is new, or the owner");
+}
+
+static void lost_link_passed_on(const struct target *t)
+{
+	Sandgate__Exec e = ask_sh("sleep 0.5; exit 3");
+	struct conn *c[2];
+
+	e.link_grace_ms = 0;
+	start_twice(t, &e, c);
+	conn_close(c[0]);
+	struct ask_end end = ask_end(c[1], 0);
+	ask_expect(&end, SANDGATE__OUTCOME__OUTCOME_EXITED, 3);
+}
+
+static void client_gone_passed_on(const struct target *t)
+{
+	Sandgate__Exec e = ask_sh("sleep 0.5; exit 3");
+	struct conn *c[2];
+
+	start_twice(t, &e, c);
+	ask_cancel(c[0], SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE);
+	conn_close(c[0]);
+	struct ask_end end = ask_end(c[1], 0);
+	ask_expect(&end, SANDGATE__OUTCOME__OUTCOME_EXITED, 3);
+}
+
+static void all_clients_gone(const struct target *t)
+{
+	for (int first = 0; first < 2; first++) {
+		Sandgate__Exec e = ask_sh("sleep 60");
+		struct conn *c[2];
+
+		start_twice(t, &e, c);
+		for (int i = 0; i < 2; i++) {
+			struct conn *goes = c[(first + i) % 2];
+			ask_cancel(goes, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE);
+			ask_next(goes, SANDGATE__GUEST_FRAME__BODY_DONE);
+			conn_close(goes);
+		}
+		Sandgate__ExecState *s = ask_finished(t, e.exec_id);
+		expect(s->result->cancel_reason == SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE,
+		       "outcome %d, reason %d", s->result->outcome, s->result->cancel_reason);
+	}
+}
+
 static void lost_link_taken_up(const struct target *t)
 {
 	Sandgate__Exec e = ask_sh("echo one; sleep 1; echo two");
@@ -207,8 +259,11 @@ static const struct check checks[] = {
     {64, "a watcher may not cancel", watcher_may_not_cancel},
     {62, "a second owner takes over", takeover},
     {76, "a lost link is awaited, then cancelled as bridge_lost", lost_link_then_cancelled},
+    {76, "a lost link passes the exec to a repeated start", lost_link_passed_on},
     {76, "a lost link can be taken up at its offset", lost_link_taken_up},
     {80, "an exec that ends without its link keeps its result", lost_link_ends_in_time},
+    {75, "client_gone passes the exec to a repeated start", client_gone_passed_on},
+    {75, "when all clients that started an exec are gone it ends", all_clients_gone},
     {75, "client_gone leaves an exec running that asked for detach", client_gone_detaches},
     {75, "any other cancel ends an exec that asked for detach", killed_though_detached},
     {30, "a detached exec has no owner and runs on", detached_runs_on},

@@ -80,6 +80,39 @@ def test_half_written_request_runs_nothing(sandbox):
     assert sandbox.run("ls /tmp/half")["exit_code"] != 0
 
 
+def running(sandbox, name):
+    reply = sandbox.client.get(f"{sandbox.path}/execs/{name}")
+    return reply.status == 200 and reply.json["state"] == "running"
+
+
+@pytest.mark.parametrize("leave", ["close", "abort"])
+@pytest.mark.parametrize("route", ["/exec", "/exec/stream"])
+def test_repeated_request_keeps_it_running(sandbox, route, leave):
+    name = f"repeat-{time.monotonic_ns()}"
+    request = dict(cmd="echo a; sleep 1; exit 3", exec_id=name)
+    first = sandbox.send(route=route, **request)
+    until(lambda: running(sandbox, name), 5, "the start")
+    with sandbox.stream(**request).connection:
+        pass  # a repetition that goes before the first
+    second = sandbox.stream(**request)
+    second.until("start")
+    getattr(first, leave)()
+    result = second.until("exit").data["result"]
+    assert (result["outcome"], result["exit_code"]) == ("exited", 3), result
+
+
+def test_it_ends_when_all_who_asked_for_it_are_gone(sandbox):
+    name = f"repeat-{time.monotonic_ns()}"
+    request = dict(cmd="sleep 60", exec_id=name, timeout_seconds=50)
+    streams = [sandbox.stream(**request) for _ in range(3)]
+    for stream in streams:
+        stream.until("start")
+    for stream in streams:
+        stream.close()
+    result = sandbox.state(name, 10)["result"]
+    assert (result["outcome"], result["cancel_reason"]) == ("cancelled", "client_gone"), result
+
+
 def test_watcher_going_means_nothing(sandbox):
     started = sandbox.start("sleep 1; echo done")
     for leave in ("close", "abort"):
