@@ -64,6 +64,34 @@
 #define OPENED_HOLD_MS 100
 #define STARTED_HOLD_MS 10
 
+/* ---- Prepare and Resume ---- */
+
+/* A session that Prepare ended is closed when it takes no byte for so long (ms). */
+#define SUSPEND_LINGER_MS 1000
+
+/* Prepare waits so long for sync(2): a snapshot holds what is not written yet, too (s). */
+#define SYNC_DEADLINE_S 10
+
+/* A prepared agent that hears nothing goes on by itself (seconds). */
+#define SELF_RESUME_S 30
+
+/* The wall clock is set when it is off by more (ms): the host's own is no better. */
+#define CLOCK_STEP_MS 100
+
+/* Entropy of a Resume (bytes): what names a clone (its instance, machine and boot id, 16
+ * each), and for the generator at least the 32 that its key has. */
+#define RESUME_ENTROPY_NAMES 48
+#define RESUME_ENTROPY_MIN (RESUME_ENTROPY_NAMES + 32)
+#define RESUME_ENTROPY_MAX 512
+
+/* What a Resume does to the machine takes at most so long (seconds): a dead FUSE mount on
+ * /etc blocks for ever. */
+#define RENEW_DEADLINE_S 5
+
+/* A host's name in Linux (bytes); addresses, gateways and name servers of an interface. */
+#define HOSTNAME_MAX 64
+#define NETWORK_ADDRESSES_MAX 16
+
 /* ---- execs ---- */
 
 /* Execs that run at once in a sandbox. */
