@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "guest-agent/agent.h"
+#include "guest-agent/clock.h"
 #include "guest-agent/session_internal.h"
 #include "proto/frame.h"
 #include "proto/limits.h"
@@ -289,19 +290,32 @@ unsigned session_set_count(const struct session_set *set)
 	return set->count;
 }
 
-static void close_oldest_idle(struct session_set *set)
+static bool has_unread(const struct session *s)
 {
-	struct session *s;
-	TAILQ_FOREACH (s, &set->all, in_all) {
-		if (s->state == SESSION_IDLE) {
-			session_destroy(s);
+	char byte;
+	return recv(s->readable.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+/* One more idle session is coming: of too many the oldest go, but none whose Open may be under
+ * way. The loop may not have read yet what it sent, or it came a moment ago. */
+static void close_surplus(struct session_set *set)
+{
+	uint64_t now = clock_mono_ms();
+	struct session *s, *next;
+
+	for (s = TAILQ_FIRST(&set->all); s != NULL; s = next) {
+		next = TAILQ_NEXT(s, in_all);
+		if (set->idle_count < SESSIONS_UNOPENED_MAX ||
+		    now - s->born_ms < SESSION_YOUNG_MS)
 			return;
-		}
+		if (s->state == SESSION_IDLE && !has_unread(s))
+			session_destroy(s);
 	}
 }
 
 void session_create(struct session_set *set, int fd)
 {
+	close_surplus(set);
 	struct session *s = set->count < SESSIONS_MAX ? calloc(1, sizeof(*s)) : NULL;
 	if (s == NULL) {
 		log_warn("session", NULL, "a connection is refused: too many, or no memory");
@@ -309,6 +323,7 @@ void session_create(struct session_set *set, int fd)
 		return;
 	}
 	s->set = set;
+	s->born_ms = clock_mono_ms();
 	ev_io_init(&s->readable, on_readable, fd, EV_READ);
 	ev_io_init(&s->writable, on_writable, fd, EV_WRITE);
 	ev_timer_init(&s->timer, on_timer, 0, 0);
@@ -316,7 +331,6 @@ void session_create(struct session_set *set, int fd)
 	session_ops_init(s);
 	TAILQ_INSERT_TAIL(&set->all, s, in_all);
 	set->count++;
-	if (++set->idle_count > SESSIONS_UNOPENED_MAX)
-		close_oldest_idle(set);
+	set->idle_count++;
 	ev_io_start(set->loop, &s->readable);
 }

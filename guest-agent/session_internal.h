@@ -33,6 +33,7 @@ struct session {
 	struct session_set *set;
 	TAILQ_ENTRY(session) in_all, in_dirty;
 	enum session_state state;
+	uint64_t born_ms; /* monotonic */
 	ev_io readable, writable;
 	ev_timer timer; /* OPENING: the deadline of Open; SERVING: the end of `holds` */
 	uint8_t *in;

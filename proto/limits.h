@@ -34,9 +34,11 @@
 #define CHUNK_MAX (64 * KIB)
 
 /* From the first byte of Open to its last (seconds). A session that has sent nothing is a
- * spare link and has no deadline; of these the oldest is closed past the cap. */
+ * spare link and has no deadline; of these the oldest are closed past the cap, but none so
+ * young (ms): its Open may be under way. */
 #define OPEN_DEADLINE_S 10
 #define SESSIONS_UNOPENED_MAX 64
+#define SESSION_YOUNG_MS 1000
 
 /* Sessions at once in one agent. A Firecracker VM carries at most 1023 connections. */
 #define SESSIONS_MAX 1100

@@ -766,17 +766,51 @@ START_TEST(the_first_answer_comes_in_one_write)
 }
 END_TEST
 
+/* As many silent sessions as may be, of which the next connection would close some. */
+static void connect_silent(struct host *h[SESSIONS_UNOPENED_MAX])
+{
+	for (int i = 0; i < SESSIONS_UNOPENED_MAX; i++)
+		h[i] = host_connect();
+	turn_for((SESSION_YOUNG_MS + 100) / 1000.0);
+}
+
+static void send_ping(struct host *h)
+{
+	Sandgate__Ping ping = SANDGATE__PING__INIT;
+	host_open(h, SANDGATE__OPEN__OP_PING, &ping);
+}
+
 START_TEST(of_too_many_silent_sessions_the_oldest_is_closed)
 {
-	struct host *h[SESSIONS_UNOPENED_MAX + 1];
-	for (int i = 0; i <= SESSIONS_UNOPENED_MAX; i++)
-		h[i] = host_connect();
+	struct host *h[SESSIONS_UNOPENED_MAX];
+	connect_silent(h);
+	host_connect();
 	ck_assert(host_next(h[0]) == NULL);
-	Sandgate__Ping ping = SANDGATE__PING__INIT;
-	host_open(h[1], SANDGATE__OPEN__OP_PING, &ping);
+	send_ping(h[1]);
 	host_expect_only(h[1], SANDGATE__GUEST_FRAME__BODY_OPENED);
-	for (int i = 0; i <= SESSIONS_UNOPENED_MAX; i++)
-		host_close(h[i]);
+}
+END_TEST
+
+START_TEST(a_silent_session_whose_open_has_arrived_is_spared)
+{
+	struct host *h[SESSIONS_UNOPENED_MAX];
+	connect_silent(h);
+	send_ping(h[0]);
+	host_connect();
+	host_expect_only(h[0], SANDGATE__GUEST_FRAME__BODY_OPENED);
+	ck_assert(host_next(h[1]) == NULL);
+}
+END_TEST
+
+START_TEST(of_a_burst_of_sessions_none_is_closed)
+{
+	struct host *h[2 * SESSIONS_UNOPENED_MAX];
+	for (int i = 0; i < 2 * SESSIONS_UNOPENED_MAX; i++)
+		h[i] = host_connect();
+	for (int i = 0; i < 2 * SESSIONS_UNOPENED_MAX; i++) {
+		send_ping(h[i]);
+		host_expect_only(h[i], SANDGATE__GUEST_FRAME__BODY_OPENED);
+	}
 }
 END_TEST
 
@@ -842,6 +876,8 @@ int main(void)
 	tcase_add_test(tc, retained_output_yields_to_the_budget);
 	tcase_add_test(tc, the_first_answer_comes_in_one_write);
 	tcase_add_test(tc, of_too_many_silent_sessions_the_oldest_is_closed);
+	tcase_add_test(tc, a_silent_session_whose_open_has_arrived_is_spared);
+	tcase_add_test(tc, of_a_burst_of_sessions_none_is_closed);
 	tcase_add_test(tc, shutdown_ends_execs_and_refuses_new_ones);
 	suite_add_tcase(s, tc);
 	SRunner *r = srunner_create(s);
