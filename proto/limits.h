@@ -256,9 +256,10 @@
  * guest silent (seconds). */
 #define EXEC_WATCHDOG_S 15
 
-/* One try to attach again after a link was lost (milliseconds): a dead guest is to be
- * reported within seconds. */
-#define REATTACH_DEADLINE_MS 3000
+/* A link broke: how often it is tried to go on over another before the guest is called lost,
+ * and the pause before each try of those who wait for an end (ms). */
+#define REATTACH_TRIES 3
+#define REATTACH_PAUSE_MS 100
 
 /* ---- vsock device ---- */
 

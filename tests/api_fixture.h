@@ -72,7 +72,8 @@ static struct {
 	/* the exec "x" */
 	struct bytes output;
 	bool finished, vanished;
-	bool exists; /* a start is a repetition: it stands by */
+	bool exists;       /* a start is a repetition: it stands by */
+	unsigned hang_ups; /* so many sessions are closed unanswered */
 	unsigned cancelled, started, attached, listed;
 	uint64_t stdin_taken;
 	bool stdin_closed;
@@ -242,6 +243,11 @@ static inline void agent_open(struct peer *p, const Sandgate__Open *o)
 	bool asks = o->op_case == SANDGATE__OPEN__OP_ATTACH ||
 	            o->op_case == SANDGATE__OPEN__OP_EXEC_INFO;
 	bool known = !asks || !fx.vanished;
+	if (fx.hang_ups > 0) {
+		fx.hang_ups--;
+		p->eof = true;
+		return;
+	}
 	if (!known) {
 		put_not_found(p);
 		return;

@@ -10,8 +10,6 @@
 #include "host-bridge/api/result_json.h"
 #include "proto/log.h"
 
-#define REATTACH_TRIES 3
-
 enum call_state { CALL_OPENING, CALL_RUNNING, CALL_ATTACHING };
 
 struct call {

@@ -17,12 +17,15 @@ struct vigil_waiter {
 
 struct vigil {
 	LIST_ENTRY(vigil) entry;
-	struct sandbox *sandbox; /* lives as long as the dial is open, and so does this */
+	struct ev_loop *loop;
+	struct sandbox *sandbox; /* kept by the open dial, or held while `again` runs */
 	char exec_id[EXEC_ID_MAX + 1];
 	struct dial dial;
 	enum dial_kind kind;        /* of its questions */
 	Sandgate__ExecState *state; /* the last one known; NULL: none yet */
 	bool ended;                 /* `state` is made of the Exit */
+	unsigned breaks;            /* of its link since then: `state` may be out of date */
+	ev_timer again;             /* … until it is asked for anew */
 	LIST_HEAD(, vigil_waiter) waiters;
 };
 
@@ -45,6 +48,10 @@ static struct vigil *vigil_find(struct vigil_set *set, const struct sandbox *s, 
 
 static void vigil_destroy(struct vigil *v)
 {
+	if (ev_is_active(&v->again)) {
+		ev_timer_stop(v->loop, &v->again);
+		sandbox_unhold(v->sandbox);
+	}
 	dial_close(&v->dial);
 	sandgate__exec_state__free_unpacked(v->state, NULL);
 	LIST_REMOVE(v, entry);
@@ -98,13 +105,20 @@ static void fail_all(struct vigil *v, const struct err *e)
 }
 
 /* There is no more to learn. Where the end is known already, or waiting alone has failed, what
- * was learnt is the reply. */
+ * was learnt is the reply. An exec that was known is lost with its link, whatever trying again
+ * said. */
 static void stop(struct vigil *v, const struct err *why)
 {
-	if (v->ended || (v->state != NULL && why->code == ERR_QUOTA_EXCEEDED))
+	struct err e = *why;
+	bool full = e.code == ERR_QUOTA_EXCEEDED;
+	bool known = v->state != NULL, broken = v->breaks > 0;
+	if (v->ended || (known && full && !broken)) {
 		reply_all(v, v->state);
-	else
-		fail_all(v, why);
+		return;
+	}
+	if (known && broken && !full && e.code != ERR_SANDBOX_GONE)
+		err_set(&e, ERR_SANDBOX_LOST, "the connection to the sandbox was lost");
+	fail_all(v, &e);
 }
 
 static void on_over(struct ev_loop *loop, ev_timer *t, int revents)
@@ -114,7 +128,7 @@ static void on_over(struct ev_loop *loop, ev_timer *t, int revents)
 	(void)loop;
 	(void)revents;
 	w->over = true;
-	if (v->state == NULL)
+	if (v->state == NULL || v->breaks > 0)
 		return;
 	reply(waiter_destroy(w), v->state);
 	if (LIST_EMPTY(&v->waiters))
@@ -180,6 +194,7 @@ static void on_state(struct vigil *v, const Sandgate__ExecState *s)
 		reply_all(v, s->phase == SANDGATE__EXEC_PHASE__PHASE_FINISHED ? s : v->state);
 		return;
 	}
+	v->breaks = 0;
 	if (keep_state(v, s) < 0) {
 		err_set(&e, ERR_INTERNAL, "out of memory");
 		fail_all(v, &e);
@@ -224,10 +239,33 @@ static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
 		on_ended(v, f->exit->result);
 }
 
+static void on_again(struct ev_loop *loop, ev_timer *t, int revents)
+{
+	struct vigil *v = t->data;
+	struct sandbox *s = v->sandbox;
+	(void)loop;
+	(void)revents;
+	look(v);
+	sandbox_unhold(s);
+}
+
+/* A link may break though the guest is well: begin anew. The pause is for an agent that answers
+ * and hangs up for ever, until its waiters' time is over. */
+static void look_again(struct vigil *v)
+{
+	v->breaks++;
+	sandbox_hold(v->sandbox);
+	ev_timer_set(&v->again, REATTACH_PAUSE_MS / 1e3, 0.);
+	ev_timer_start(v->loop, &v->again);
+}
+
 static void on_end(struct dial *d, const struct dial_end *end)
 {
 	struct vigil *v = (struct vigil *)((char *)d - offsetof(struct vigil, dial));
-	stop(v, &end->err);
+	if (end->err.code == ERR_SANDBOX_LOST && !v->ended && v->breaks < REATTACH_TRIES)
+		look_again(v);
+	else
+		stop(v, &end->err);
 }
 
 static const struct dial_handlers dial_handlers = {.on_frame = on_frame, .on_end = on_end};
@@ -247,26 +285,35 @@ static void join(struct vigil *v, struct vigil_waiter *w, struct api_request *r,
 	ev_timer_start(r->api->loop, &w->timer);
 }
 
+static struct vigil *vigil_create(const struct api_request *r, struct sandbox *s,
+                                  enum dial_kind kind)
+{
+	struct vigil *v = calloc(1, sizeof(*v));
+	if (v == NULL)
+		return NULL;
+	v->loop = r->api->loop;
+	v->sandbox = s;
+	v->kind = kind;
+	strcpy(v->exec_id, r->exec_id);
+	ev_timer_init(&v->again, on_again, 0., 0.);
+	v->again.data = v;
+	LIST_INIT(&v->waiters);
+	LIST_INSERT_HEAD(&r->api->vigils->vigils, v, entry);
+	return v;
+}
+
 void vigil_wait(struct api_request *r, struct sandbox *s, enum dial_kind kind, double seconds)
 {
 	struct err e;
-	struct vigil_set *set = r->api->vigils;
-	struct vigil *v = vigil_find(set, s, r->exec_id), *made = NULL;
+	struct vigil *v = vigil_find(r->api->vigils, s, r->exec_id), *made = NULL;
 	struct vigil_waiter *w = calloc(1, sizeof(*w));
 	if (w != NULL && v == NULL)
-		v = made = calloc(1, sizeof(*made));
+		v = made = vigil_create(r, s, kind);
 	if (w == NULL || v == NULL) {
 		free(w);
 		err_set(&e, ERR_INTERNAL, "out of memory");
 		api_fail(r, &e, NULL);
 		return;
-	}
-	if (made != NULL) {
-		made->sandbox = s;
-		made->kind = kind;
-		strcpy(made->exec_id, r->exec_id);
-		LIST_INIT(&made->waiters);
-		LIST_INSERT_HEAD(&set->vigils, made, entry);
 	}
 	join(v, w, r, seconds);
 	if (made != NULL)

@@ -4,7 +4,8 @@
  * control call it; it starts and ends nothing.
  *
  *   asking ExecInfo ──► finished: reply │ attached ── Exit ──► asking once more ──► reply
- *                       404: reply      │ a waiter's time is over: reply, as it runs
+ *      ▲                404: reply      │ a waiter's time is over: reply, as it runs
+ *      └─ a pause ── link broken, a few times without an answer: sandbox.lost
  */
 #ifndef SANDGATE_VIGIL_H
 #define SANDGATE_VIGIL_H
