@@ -49,12 +49,14 @@ static void dying_of_it_is_signaled(const struct target *t)
 	ask_expect(&end, SANDGATE__OUTCOME__OUTCOME_SIGNALED, 128 + SIGTERM);
 }
 
-/* Only the leader is meant: a child in its own session stays, unless `all` is set. */
+/* Only the leader is meant: a child in its own session stays, unless `all` is set. The leader
+ * has set its trap before there is a child that could say "up". */
 static void all_or_leader(const struct target *t)
 {
 	static const char cmd[] =
+	    "trap 'echo leader' USR1; "
 	    "(trap 'echo child' USR1; echo up; while :; do sleep 0.05; done) & "
-	    "trap 'echo leader' USR1; while :; do wait; done";
+	    "while :; do wait; done";
 	for (int all = 0; all < 2; all++) {
 		Sandgate__Exec e = ask_sh(cmd);
 		struct conn *c = ask_start(t, &e);
