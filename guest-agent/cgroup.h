@@ -70,6 +70,9 @@ unsigned cgroup_leaf_count(struct cgroup_leaf *l);
 void cgroup_leaf_signal(struct cgroup_leaf *l, int signal);
 /* Kill all of it: cgroup.kill, or freeze, SIGKILL, thaw below 5.14. May be called again. */
 void cgroup_leaf_kill(struct cgroup_leaf *l);
+/* Kill what is left in the leaf once it has used `cpu_ms` of CPU time (0: never), to within a
+ * second: from when its emptiness is awaited, and after it was given up. */
+void cgroup_leaf_bind_cpu(struct cgroup_leaf *l, uint64_t cpu_ms);
 /* `on_empty` once when the leaf is unpopulated (checked at once, then by notification;
  * never called inside this call). NULL forgets an earlier request. */
 void cgroup_leaf_when_empty(struct cgroup_leaf *l, void (*on_empty)(void *arg), void *arg);

@@ -232,6 +232,13 @@ void cgroup_leaf_back_off(struct cgroup_leaf *l)
 	double next = l->retry.repeat * 2;
 	l->retry.repeat = next < LEAF_PAUSE_MAX_S ? next : LEAF_PAUSE_MAX_S;
 	ev_timer_again(l->tree->loop, &l->retry);
+	if (l->cpu_ms > 0 && cgroup_leaf_cpu_us(l) / 1000 >= l->cpu_ms)
+		cgroup_files_kill(l->dir);
+}
+
+void cgroup_leaf_bind_cpu(struct cgroup_leaf *l, uint64_t cpu_ms)
+{
+	l->cpu_ms = cpu_ms;
 }
 
 /* Whoever waits for the end of it need not wait long any more. */

@@ -40,6 +40,7 @@ struct cgroup_leaf {
 	int files[LEAF_FILES];
 	struct cgroup_limits applied; /* what its control files hold now */
 	ev_timer retry;               /* until empty, or until removed */
+	uint64_t cpu_ms;              /* CPU time of what is left in it; 0: unbounded */
 	bool kill;                    /* each retry kills again */
 	void (*on_empty)(void *arg);
 	void *arg;
@@ -79,7 +80,8 @@ int cgroup_leaf_apply(struct cgroup_leaf *l, const struct cgroup_limits *want, s
 void cgroup_leaf_open_files(struct cgroup_leaf *l);
 /* Remove the directory and what is below it. False: not empty yet. */
 bool cgroup_leaf_remove(struct cgroup_leaf *l);
-/* Let the leaf's timer fire again, after twice as long as before. */
+/* It is not empty yet: let its timer fire again, after twice as long as before, and kill what
+ * has used up its CPU time. */
 void cgroup_leaf_back_off(struct cgroup_leaf *l);
 /* Close and free; the directory is somebody else's concern. */
 void cgroup_leaf_free(struct cgroup_leaf *l);

@@ -53,7 +53,6 @@ static void on_leaf_empty(void *arg)
 		exec_step(x);
 		return;
 	}
-	ev_timer_stop(x->env->loop, &x->cpu);
 	cgroup_leaf_retire(x->leaf, false); /* the last leftover went */
 	x->leaf = NULL;
 }
@@ -89,7 +88,7 @@ static void enter_finished(struct exec *x)
 	exec_output_abandon(x);
 	if (leftovers) {
 		cgroup_leaf_when_empty(x->leaf, on_leaf_empty, x);
-		exec_watch_leftovers(x);
+		cgroup_leaf_bind_cpu(x->leaf, x->req.cpu_time_ms);
 	} else {
 		cgroup_leaf_retire(x->leaf, x->spawn_failed || x->killed);
 		x->leaf = NULL;

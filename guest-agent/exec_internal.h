@@ -85,8 +85,7 @@ void exec_fill_result(struct exec *x, bool leftovers); /* whether any are in the
 /* exec_stop.c */
 void exec_stop_init(struct exec *x);
 void exec_stop_timers(struct exec *x);
-void exec_watch_leftovers(struct exec *x); /* their CPU time counts on */
-void exec_arm_limits(struct exec *x);      /* once the process runs */
+void exec_arm_limits(struct exec *x); /* once the process runs */
 void exec_end(struct exec *x, enum verdict_cause cause, Sandgate__CancelReason reason,
               uint64_t grace_ms);
 void exec_kill(struct exec *x); /* the leaf and the leader, again until CLEARING is over */

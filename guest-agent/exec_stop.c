@@ -167,10 +167,6 @@ static void on_cpu(struct ev_loop *loop, ev_timer *w, int revents)
 	(void)loop;
 	(void)revents;
 
-	if (used_ms >= x->req.cpu_time_ms && x->state == EXEC_FINISHED) {
-		cgroup_leaf_kill(x->leaf);
-		return;
-	}
 	if (used_ms >= x->req.cpu_time_ms) {
 		exec_end(x, CAUSE_CPU_LIMIT, SANDGATE__CANCEL_REASON__CANCEL_NONE,
 		         x->req.grace_ms);
@@ -224,12 +220,6 @@ void exec_arm_limits(struct exec *x)
 	} else if (x->req.cpu_time_ms > 0) {
 		on_cpu(x->env->loop, &x->cpu, 0);
 	}
-}
-
-void exec_watch_leftovers(struct exec *x)
-{
-	if (x->req.cpu_time_ms > 0)
-		on_cpu(x->env->loop, &x->cpu, 0);
 }
 
 void exec_stop_timers(struct exec *x)

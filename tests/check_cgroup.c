@@ -285,6 +285,60 @@ START_TEST(a_retired_leaf_is_killed_when_asked)
 }
 END_TEST
 
+static bool has_ended(const struct shell *sh)
+{
+	siginfo_t si = {0};
+	ck_assert_int_eq(
+	    waitid(P_PIDFD, (id_t)sh->result.pidfd, &si, WEXITED | WNOHANG | WNOWAIT), 0);
+	return si.si_pid != 0;
+}
+
+START_TEST(what_is_left_is_killed_when_its_cpu_time_is_used_up)
+{
+	struct shell sh;
+	int empty = 0;
+
+	if (!has(CGROUP_V2))
+		return;
+	struct cgroup_leaf *l = new_leaf(&none);
+	shell_start(&sh, l, "echo; while :; do :; done");
+	cgroup_leaf_bind_cpu(l, 100);
+	if (_i == 0)
+		cgroup_leaf_when_empty(l, on_flag, &empty);
+	else
+		cgroup_leaf_retire(l, false);
+	while (!has_ended(&sh))
+		ev_run(loop, EVRUN_ONCE);
+	shell_wait(&sh);
+	ck_assert_int_eq(sh.status, SIGKILL);
+	if (_i == 0) {
+		ck_assert_uint_ge(cgroup_leaf_cpu_us(l), 100000);
+		wait_flag(&empty);
+		cgroup_leaf_retire(l, false);
+	}
+	wait_baseline();
+}
+END_TEST
+
+START_TEST(what_is_left_may_use_the_cpu_time_that_it_has)
+{
+	struct shell sh;
+	int empty = 0;
+
+	if (!has(CGROUP_V2))
+		return;
+	struct cgroup_leaf *l = new_leaf(&none);
+	shell_start(&sh, l, "echo; sleep 0.3; exit 7");
+	cgroup_leaf_bind_cpu(l, 60000);
+	cgroup_leaf_when_empty(l, on_flag, &empty);
+	wait_flag(&empty);
+	shell_wait(&sh);
+	ck_assert_int_eq(sh.status, 7);
+	cgroup_leaf_retire(l, false);
+	wait_baseline();
+}
+END_TEST
+
 /* The leaf is the root of the child's cgroup namespace, so its own path does not help it:
  * the test makes the cgroups that root in an exec makes by walking /sys/fs/cgroup. */
 START_TEST(cgroups_made_inside_a_leaf_go_with_it)
@@ -580,6 +634,8 @@ int main(void)
 	tcase_add_test(t, an_empty_leaf_is_told_later_and_once);
 	tcase_add_test(t, a_retired_leaf_goes_when_its_last_process_does);
 	tcase_add_test(t, a_retired_leaf_is_killed_when_asked);
+	tcase_add_loop_test(t, what_is_left_is_killed_when_its_cpu_time_is_used_up, 0, 2);
+	tcase_add_test(t, what_is_left_may_use_the_cpu_time_that_it_has);
 	tcase_add_test(t, cgroups_made_inside_a_leaf_go_with_it);
 	tcase_add_test(t, agents_side_by_side_do_not_meet);
 	tcase_add_test(t, root_cannot_leave_its_leaf_or_raise_its_limits);

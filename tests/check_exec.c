@@ -341,6 +341,46 @@ START_TEST(cpu_time_is_limited_or_the_limit_refused)
 }
 END_TEST
 
+static bool has_ended(void *pid)
+{
+	return kill(*(pid_t *)pid, 0) < 0;
+}
+
+static bool is_unknown(void *id)
+{
+	struct err e;
+	return exec_table_find(agent_table(fixture_agent), id, &e) == NULL;
+}
+
+/* The result is pushed out by those of later execs; what the command left behind goes on. */
+START_TEST(a_leftovers_cpu_time_is_limited_after_its_result_is_dropped)
+{
+	Sandgate__Limits l = SANDGATE__LIMITS__INIT;
+	Sandgate__Uint64Value ms = SANDGATE__UINT64_VALUE__INIT;
+	Sandgate__Exec m = exec_message("x", "(while :; do :; done) & echo $!");
+	ms.value = 1500;
+	l.cpu_time_ms = &ms;
+	m.limits = &l;
+	struct host *h = host_exec(&m);
+	struct transcript t = host_read_all(h, 0);
+	if (t.result == NULL)
+		return; /* no cgroup v2: see above */
+	pid_t left = (pid_t)atoi(t.out[0]);
+	ck_assert(!has_ended(&left));
+	transcript_free(&t);
+	host_close(h);
+	for (int i = 0; i <= RETAINED_UNCHOSEN_MAX; i++) {
+		char id[16];
+		snprintf(id, sizeof(id), "e%d", i);
+		Sandgate__Exec other = exec_message(id, "true");
+		t = run(&other);
+		transcript_free(&t);
+	}
+	turn_until(is_unknown, m.exec_id);
+	turn_until(has_ended, &left);
+}
+END_TEST
+
 START_TEST(nothing_of_the_agent_is_inherited)
 {
 	struct transcript t = run_cmd("exec grep -E '^Sig(Blk|Ign)' /proc/self/status");
@@ -384,6 +424,7 @@ int main(void)
 	tcase_add_test(tc, command_over_the_string_limit_still_runs);
 	tcase_add_test(tc, a_home_that_is_missing_is_done_without);
 	tcase_add_test(tc, cpu_time_is_limited_or_the_limit_refused);
+	tcase_add_test(tc, a_leftovers_cpu_time_is_limited_after_its_result_is_dropped);
 	tcase_add_test(tc, nothing_of_the_agent_is_inherited);
 	suite_add_tcase(s, tc);
 	SRunner *r = srunner_create(s);
