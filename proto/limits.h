@@ -352,6 +352,22 @@
 #define HOST_RESERVE_MIB 256
 #define VM_OVERHEAD_MIB 48
 
+/* An agent's answer to Prepare, its sync included, and to Resume. */
+#define PREPARE_ANSWER_MS 20000
+#define RESUME_ANSWER_MS 10000
+#define RESUME_ENTROPY_BYTES 64
+
+/* A tmpfs of less is none to keep guests' memory on. */
+#define SHM_MIN_MIB 512
+
+/* A VMM's answer to one call (pause, save the state, load it); copies of memory not counted. */
+#define VMM_CALL_S 15.
+/* What QEMU may write of a state in a second (bytes): all at once. */
+#define SAVE_BANDWIDTH (64ll * 1024 * MIB)
+
+/* One message of QEMU's monitor (bytes); ours are answered by far shorter ones. */
+#define QMP_LINE_MAX (16 * KIB)
+
 /* The end of a VM's first output that is kept to explain a failed start (bytes). */
 #define BOOT_TAIL_MAX 2048
 

@@ -51,15 +51,8 @@ static void start_device(void)
 	close(ready[0]);
 }
 
-static void setup(void)
+static void open_vmm(void)
 {
-	strcpy(dir + sizeof(dir) - 7, "XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
-	ck_assert_int_eq(chmod(dir, 0777), 0);
-	snprintf(vmm_path, sizeof(vmm_path), "%s/vh", dir);
-	snprintf(uds_path, sizeof(uds_path), "%s/v", dir);
-	start_device();
-
 	vmm.sock = dial(vmm_path);
 	vmm.memfd = memfd_create("guest", MFD_CLOEXEC);
 	ck_assert_int_eq(ftruncate(vmm.memfd, MEM_SIZE), 0);
@@ -72,10 +65,31 @@ static void setup(void)
 	guest_make_rings(&vmm);
 }
 
-/* Bring the device up as QEMU does, with all receive buffers but one posted. */
-static void setup_running(void)
+static void close_vmm(void)
 {
-	setup();
+	close(vmm.sock);
+	close(vmm.memfd);
+	munmap(vmm.mem, MEM_SIZE);
+	for (int i = 0; i < 2; i++) {
+		close(vmm.rings[i].kick);
+		close(vmm.rings[i].call);
+	}
+}
+
+static void setup(void)
+{
+	strcpy(dir + sizeof(dir) - 7, "XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert_int_eq(chmod(dir, 0777), 0);
+	snprintf(vmm_path, sizeof(vmm_path), "%s/vh", dir);
+	snprintf(uds_path, sizeof(uds_path), "%s/v", dir);
+	start_device();
+	open_vmm();
+}
+
+/* Bring the device up as QEMU does, with all receive buffers but one posted. */
+static void bring_up(void)
+{
 	uint64_t offered = vmm_ask(&vmm, 1);
 	vmm_send_u64(&vmm, 2, (offered & ~(1ull << VIRTIO_RING_F_EVENT_IDX)));
 	vmm_send_u64(&vmm, 16, vmm_ask(&vmm, 15));
@@ -85,6 +99,12 @@ static void setup_running(void)
 	guest_post(&vmm, RX_BUFS - 1);
 }
 
+static void setup_running(void)
+{
+	setup();
+	bring_up();
+}
+
 static void teardown(void)
 {
 	char path[160];
@@ -92,13 +112,7 @@ static void teardown(void)
 		kill(device, SIGKILL);
 		waitpid(device, NULL, 0);
 	}
-	close(vmm.sock);
-	close(vmm.memfd);
-	munmap(vmm.mem, MEM_SIZE);
-	for (int i = 0; i < 2; i++) {
-		close(vmm.rings[i].kick);
-		close(vmm.rings[i].call);
-	}
+	close_vmm();
 	unlink(vmm_path);
 	unlink(uds_path);
 	snprintf(path, sizeof(path), "%s_77", uds_path);

@@ -179,6 +179,24 @@ static void on_flush(struct ev_loop *loop, ev_prepare *w, int revents)
 
 /* ---- sockets ---- */
 
+/* The VMM has ended, or has unplugged the device for a while, as it must before it saves the
+ * guest's state. What the guest had is closed; who connects meanwhile waits. */
+static void lose_vmm(struct vsock_device *d)
+{
+	log_info(MODULE, NULL, "the VMM is gone; %u connections are closed",
+	         vsock_mux_connections(d->mux));
+	ev_io_stop(d->loop, &d->vmm_io);
+	ev_timer_stop(d->loop, &d->tx_held);
+	vsock_mux_guest_reset(d->mux);
+	vsock_mux_set_vmm(d->mux, NULL);
+	vhost_user_destroy(d->vmm);
+	close(d->vmm_io.fd);
+	d->vmm = NULL;
+	ev_io_start(d->loop, &d->vmm_listen);
+	ev_timer_set(&d->orphan, VSOCK_VMM_WAIT_S, 0);
+	ev_timer_start(d->loop, &d->orphan);
+}
+
 static void on_vmm_io(struct ev_loop *loop, ev_io *w, int revents)
 {
 	struct vsock_device *d = w->data;
@@ -188,12 +206,12 @@ static void on_vmm_io(struct ev_loop *loop, ev_io *w, int revents)
 	(void)revents;
 	if (vhost_user_read(d->vmm, &e) == 0)
 		return;
-	if (e.code == ERR_NONE)
-		log_info(MODULE, NULL, "the VMM is gone; %u connections are closed",
-		         vsock_mux_connections(d->mux));
-	else
-		log_error(MODULE, NULL, "vhost-user: %s", e.msg);
-	end(d, e.code == ERR_NONE ? 0 : 1);
+	if (e.code == ERR_NONE) {
+		lose_vmm(d);
+		return;
+	}
+	log_error(MODULE, NULL, "vhost-user: %s", e.msg);
+	end(d, 1);
 }
 
 static void on_vmm_connect(struct ev_loop *loop, ev_io *w, int revents)
@@ -207,8 +225,7 @@ static void on_vmm_connect(struct ev_loop *loop, ev_io *w, int revents)
 	int fd = accept4(w->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0)
 		return;
-	ev_io_stop(loop, w);
-	close(w->fd);
+	ev_io_stop(loop, w); /* one at a time */
 	ev_timer_stop(loop, &d->orphan);
 	with_arg.arg = d;
 	d->vmm = vhost_user_create(fd, d->guest_cid, &with_arg);

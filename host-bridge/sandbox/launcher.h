@@ -10,6 +10,7 @@
 
 #include "host-bridge/sandbox/template.h"
 #include "host-bridge/sandbox/vm.h"
+#include "host-bridge/sandbox/vmm.h"
 #include "proto/err.h"
 
 /* What is the same for every sandbox of this bridge. */
@@ -23,15 +24,19 @@ struct launcher_request {
 	struct template template;
 	unsigned vcpus, memory_mib;
 	const struct endpoint *attach; /* for the launcher `attach` alone */
+	const char *memory;            /* the file that is to be its RAM, absolute */
+	const char *restore;           /* a snapshot's directory, or NULL to boot */
 };
 
 struct launcher {
 	const char *name;
 	const char
-	    *template_kind; /* key in template.json; NULL: needs no files of a template */
-	bool automatic;     /* `auto` may choose it, in the table's order */
-	bool takes_memory;  /* guests' RAM is host memory set aside for them */
-	bool external;      /* the VM is somebody else's: never stopped */
+	    *template_kind;  /* key in template.json; NULL: needs no files of a template */
+	bool automatic;      /* `auto` may choose it, in the table's order */
+	bool takes_memory;   /* guests' RAM is host memory set aside for them */
+	bool external;       /* the VM is somebody else's: never stopped */
+	const char *program; /* the VMM's file, when snapshots depend on it */
+	const struct vmm_ops *vmm; /* NULL: its VMs can be neither paused nor saved */
 	/* What stands between a guest and this host: "kvm", "tcg", "uml" or "none". */
 	const char *(*isolation)(const struct launcher_host *host);
 	/* Whether it can work here at all; cheap. ERR_LAUNCHER_FAILED says what is missing. */

@@ -59,17 +59,32 @@ static void kernel_arguments(struct vm_command *c, bool kvm)
 }
 
 /* Should a guest take its QEMU over, it is nobody in an empty room. */
-static void jail(struct vm_command *c, const struct template *t)
+static void jail(struct vm_command *c, const struct launcher_request *r)
 {
 	static const char *const needs[] = {"/usr/bin/" QEMU_PROGRAM, "/usr/share/qemu",
 	                                    "/usr/share/seabios"};
 	c->uid = VM_UID;
 	c->namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWNET;
-	vm_command_jail(c, t->kernel);
-	vm_command_jail(c, t->initrd);
+	vm_command_jail(c, r->template.kernel);
+	vm_command_jail(c, r->template.initrd);
+	vm_command_jail_writable(c, r->memory);
 	for (size_t i = 0; i < sizeof(needs) / sizeof(*needs); i++)
 		if (access(needs[i], F_OK) == 0)
 			vm_command_jail(c, needs[i]);
+}
+
+static void add_all(struct vm_command *c, const char *const *args, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		vm_command_arg(c, "%s", args[i]);
+}
+
+/* A QEMU that loads a state needs its device late, and itself takes long to start. */
+static void start_at_once(struct vm_plan *plan)
+{
+	struct vm_command device = plan->command[0];
+	plan->command[0] = plan->command[1];
+	plan->command[1] = device;
 }
 
 static int plan(const struct launcher_host *host, const struct launcher_request *r,
@@ -89,11 +104,21 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	    "-device",
 	    "pcie-root-port,id=port0,chassis=1,slot=1",
 	    "-chardev",
+	    "socket,id=monitor,fd=3,server=on,wait=off",
+	    "-mon",
+	    "chardev=monitor,mode=control",
+	};
+	/* A guest whose state is loaded gets its device afterwards: it cannot be saved. */
+	static const char *const device[] = {
+	    "-chardev",
 	    "socket,id=vsock,path=" DEVICE_SOCKET,
 	    "-device",
-	    "vhost-user-vsock-pci,chardev=vsock,id=vsock0,bus=port0",
+	    QEMU_VSOCK ",chardev=vsock,id=vsock0,bus=port0",
 	};
-	if (launcher_device(r, plan, e) < 0)
+	static const char *const incoming[] = {"-incoming", "defer"};
+	char monitor[108];
+	if (launcher_device(r, plan, e) < 0 ||
+	    launcher_socket(monitor, r->dir, QEMU_MONITOR, e) < 0)
 		return -1;
 	struct vm_command *c = &plan->command[plan->count++];
 	vm_command_arg(c, QEMU_PROGRAM);
@@ -112,16 +137,28 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	vm_command_arg(c, "-m");
 	vm_command_arg(c, "%uM", r->memory_mib);
 	vm_command_arg(c, "-object");
-	vm_command_arg(c, "memory-backend-memfd,id=ram,size=%uM,share=on", r->memory_mib);
+	vm_command_arg(c, "memory-backend-file,id=ram,size=%uM,share=on,mem-path=%s",
+	               r->memory_mib, r->memory);
 	vm_command_arg(c, "-kernel");
 	vm_command_arg(c, "%s", r->template.kernel);
 	vm_command_arg(c, "-initrd");
 	vm_command_arg(c, "%s", r->template.initrd);
 	kernel_arguments(c, host->kvm);
-	for (size_t i = 0; i < sizeof(always) / sizeof(*always); i++)
-		vm_command_arg(c, "%s", always[i]);
+	add_all(c, always, sizeof(always) / sizeof(*always));
+	if (r->restore != NULL)
+		add_all(c, incoming, sizeof(incoming) / sizeof(*incoming));
+	else
+		add_all(c, device, sizeof(device) / sizeof(*device));
+	vm_command_listen(c, monitor);
+	plan->vmm = &vmm_qemu;
+	plan->memory_mib = r->memory_mib;
+	snprintf(plan->memory, sizeof(plan->memory), "%s", r->memory);
+	snprintf(plan->restore, sizeof(plan->restore), "%s",
+	         r->restore != NULL ? r->restore : "");
 	if (geteuid() == 0 && !host->kvm) /* nobody may not open /dev/kvm */
-		jail(c, &r->template);
+		jail(c, r);
+	if (r->restore != NULL)
+		start_at_once(plan);
 	return 0;
 }
 
@@ -130,6 +167,8 @@ const struct launcher launcher_qemu = {
     .template_kind = "qemu",
     .automatic = true,
     .takes_memory = true,
+    .program = "/usr/bin/" QEMU_PROGRAM,
+    .vmm = &vmm_qemu,
     .isolation = isolation,
     .probe = probe,
     .plan = plan,

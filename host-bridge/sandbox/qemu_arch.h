@@ -1,8 +1,13 @@
 /*
- * What QEMU's command line says differently on each architecture. For launcher_qemu.c only.
+ * What QEMU's command line says, and what of it differs on each architecture. For
+ * launcher_qemu.c and vmm_qemu.c only.
  */
 #ifndef SANDGATE_QEMU_ARCH_H
 #define SANDGATE_QEMU_ARCH_H
+
+/* The socket of its monitor, in the VM's directory. */
+#define QEMU_MONITOR "qmp.sock"
+#define QEMU_VSOCK "vhost-user-vsock-pci"
 
 #if defined(__x86_64__)
 #define QEMU_PROGRAM "qemu-system-x86_64"

@@ -316,6 +316,8 @@ static void on_vm_gone(void *arg)
 
 static void drop_links(struct sandbox *s)
 {
+	freeze_cancel(s->freeze);
+	s->freeze = NULL;
 	sandbox_drop_links(s);
 	sandbox_stop_pulse(s);
 	sandbox_stop_idle(s);

@@ -23,7 +23,8 @@ static void adopt_row(const struct registry_row *row, void *arg)
 		return;
 	}
 	if (state != NULL)
-		s->vm = vm_adopt(set->loop, s->id, state, &sandbox_vm_handlers, s, &whole, &e);
+		s->vm = vm_adopt(set->loop, s->id, state, s->launcher->vmm,
+		                 &sandbox_vm_handlers, s, &whole, &e);
 	if (s->vm != NULL) {
 		char token[sizeof(s->endpoint.token)];
 		memcpy(token, s->spec.endpoint.token, sizeof(token));

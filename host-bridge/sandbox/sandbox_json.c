@@ -26,6 +26,13 @@ static json_t *resources(const struct sandbox *s)
 	                 (int)s->spec.memory_mib, "disk_mib");
 }
 
+static const char *boot_mode(const struct sandbox *s)
+{
+	if (s->launcher->external)
+		return "attach";
+	return s->restored ? "restore" : "boot";
+}
+
 json_t *sandbox_json(const struct sandbox *s)
 {
 	double in = sandbox_expires_in(s);
@@ -42,11 +49,11 @@ json_t *sandbox_json(const struct sandbox *s)
 	                 " s:o, s:O?, s:O?}",
 	                 "id", s->id, "node", s->set->node, "template", template, "status",
 	                 sandbox_status_name(s->status), "vmm", s->launcher->name, "isolation",
-	                 s->isolation, "boot_mode", s->launcher->external ? "attach" : "boot",
-	                 "boot_ms", boot_ms, "boot_stages_ms", stages, "created_at",
-	                 instant(s->created_ms), "expires_at", expires, "idle_seconds", idle,
-	                 "metadata", s->spec.metadata, "resources", resources(s),
-	                 "exec_defaults", s->spec.exec_defaults, "agent", s->agent);
+	                 s->isolation, "boot_mode", boot_mode(s), "boot_ms", boot_ms,
+	                 "boot_stages_ms", stages, "created_at", instant(s->created_ms),
+	                 "expires_at", expires, "idle_seconds", idle, "metadata",
+	                 s->spec.metadata, "resources", resources(s), "exec_defaults",
+	                 s->spec.exec_defaults, "agent", s->agent);
 }
 
 json_t *sandbox_set_json(struct sandbox_set *set)

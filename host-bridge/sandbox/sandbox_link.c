@@ -43,7 +43,8 @@ static void on_info(struct link *l, const Sandgate__GuestFrame *f, void *owner)
 	s->agent = agent_json(f->info);
 	s->launch_ms = (unsigned)((s->up - s->born) * 1e3);
 	s->agent_ms = (unsigned)((sandbox_clock() - s->up) * 1e3);
-	sandbox_running(s);
+	s->generation = f->info->generation;
+	sandbox_answered(s);
 }
 
 static void on_info_closed(struct link *l, const struct err *why, bool sent,

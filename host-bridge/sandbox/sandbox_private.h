@@ -5,6 +5,7 @@
 #ifndef SANDGATE_SANDBOX_PRIVATE_H
 #define SANDGATE_SANDBOX_PRIVATE_H
 
+#include "host-bridge/sandbox/freeze.h"
 #include "host-bridge/sandbox/launcher.h"
 #include "host-bridge/sandbox/registry.h"
 #include "host-bridge/sandbox/sandbox.h"
@@ -15,6 +16,7 @@ struct sandbox_set {
 	struct registry *registry;
 	struct launcher_host host;
 	char *state_dir, *rootfs_dir, *node, *launcher, *agent_path;
+	char memory_dir[128]; /* guests' RAM: on a file system in memory where there is one */
 	ev_timer purge;
 	struct kvm_trial *kvm_trial; /* NULL: answered, or not asked */
 };
@@ -49,6 +51,11 @@ struct sandbox {
 	unsigned holds;
 	ev_timer timer; /* the next of: idle, lifetime, orphan; the steps of deletion */
 
+	char baked[PATH_MAX]; /* its template's snapshot: it was restored from it, or is to make
+	                         it once it has booted; or "" */
+	bool restored;
+	struct freeze *freeze; /* its state is being saved, or it becomes one of its own */
+	uint64_t generation;   /* the agent's */
 	unsigned launch_ms, agent_ms; /* stages of the boot */
 	json_t *agent;                /* {version, protocol, features}, once it has answered */
 	struct err failure;           /* status failed: why */

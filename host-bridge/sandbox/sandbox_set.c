@@ -1,12 +1,16 @@
 #include "host-bridge/sandbox/sandbox_set.h"
 
 #include <errno.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
+#include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/kvm_trial.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/limits.h"
@@ -23,6 +27,29 @@ static void on_purge(struct ev_loop *loop, ev_timer *w, int revents)
 	(void)loop;
 	(void)revents;
 	registry_purge(set->registry, sandbox_wall_ms() - DELETED_S * 1000ll);
+}
+
+/* On a file system in memory, when there is one of some size (a container's has 64 MiB); on a
+ * disk the kernel would write all that guests do to their memory back to it. */
+static int make_memory_dir(struct sandbox_set *set, struct err *e)
+{
+	struct statfs fs;
+	struct stat st;
+	if (stat(set->state_dir, &st) < 0)
+		return err_errno(e, ERR_INTERNAL, errno, "the state directory");
+	bool shm = statfs("/dev/shm", &fs) == 0 && fs.f_type == TMPFS_MAGIC &&
+	           fs.f_blocks * (unsigned long long)fs.f_bsize >
+	               SHM_MIN_MIB * (unsigned long long)MIB;
+	if (shm)
+		snprintf(set->memory_dir, sizeof(set->memory_dir),
+		         "/dev/shm/sandgate-%llx-%llx", (unsigned long long)st.st_dev,
+		         (unsigned long long)st.st_ino);
+	else if ((size_t)snprintf(set->memory_dir, sizeof(set->memory_dir), "%s/memory",
+	                          set->state_dir) >= sizeof(set->memory_dir))
+		return err_set(e, ERR_INTERNAL, "the state directory's path is too long");
+	if (mkdir(set->memory_dir, 0711) < 0 && errno != EEXIST)
+		return err_errno(e, ERR_INTERNAL, errno, "%s", set->memory_dir);
+	return 0;
 }
 
 /* Everything a VM's processes name is named absolutely: they run in directories of their
@@ -46,6 +73,9 @@ static int make_paths(struct sandbox_set *set, const struct sandbox_set_config *
 	snprintf(vm_dir, sizeof(vm_dir), "%s/vm", set->state_dir);
 	if (mkdir(vm_dir, 0711) < 0 && errno != EEXIST)
 		return err_errno(e, ERR_INTERNAL, errno, "%s", vm_dir);
+	if (make_memory_dir(set, e) < 0)
+		return -1;
+	baked_sweep(set->state_dir);
 	set->host.rootfs_dir = set->rootfs_dir;
 	set->host.agent_path = set->agent_path;
 	return 0;
@@ -80,6 +110,7 @@ void sandbox_set_destroy(struct sandbox_set *set)
 	while ((s = TAILQ_FIRST(&set->all)) != NULL)
 		sandbox_free(s);
 	kvm_trial_cancel(set->kvm_trial);
+	rmdir(set->memory_dir); /* unless a VM lives on */
 	ev_timer_stop(set->loop, &set->purge);
 	registry_close(set->registry);
 	free(set->state_dir);
@@ -183,6 +214,15 @@ const char *sandbox_set_vm_dir(const struct sandbox_set *set, const char *id, ch
 	return out;
 }
 
+static const char *memory_file(const struct sandbox_set *set, const char *id, char *out,
+                               size_t room)
+{
+	size_t len = strlen(id);
+	snprintf(out, room, "%s/%s", set->memory_dir,
+	         len > ULID_LEN ? id + len - ULID_LEN : id);
+	return out;
+}
+
 static unsigned long long committed_memory(struct sandbox_set *set)
 {
 	unsigned long long mib = 0;
@@ -236,17 +276,31 @@ static int settle_resources(struct sandbox *s, struct launcher_request *r, struc
 	return launcher_capacity(l, spec->memory_mib, committed_memory(s->set), e);
 }
 
+/* From the template's snapshot, when there is one; else it is to leave one. */
+static int choose_boot(struct sandbox *s, struct launcher_request *r, struct err *e)
+{
+	struct sandbox_set *set = s->set;
+	if (s->launcher->vmm == NULL)
+		return 0;
+	if (baked_path(set->state_dir, s->launcher, &set->host, r, s->baked, e) < 0)
+		return -1;
+	s->restored = baked_exists(s->baked);
+	r->restore = s->restored ? s->baked : NULL;
+	return 0;
+}
+
 /* Everything that can be refused is refused before the sandbox is written down. */
 static int launch(struct sandbox *s, struct err *e)
 {
 	static struct launcher_request none;
 	struct launcher_request r = none;
 	struct vm_plan plan = {0};
-	char dir[PATH_MAX];
-	if (settle_resources(s, &r, e) < 0)
+	char dir[PATH_MAX], memory[PATH_MAX];
+	if (settle_resources(s, &r, e) < 0 || choose_boot(s, &r, e) < 0)
 		return -1;
 	r.id = s->id;
 	r.dir = sandbox_set_vm_dir(s->set, s->id, dir, sizeof(dir));
+	r.memory = memory_file(s->set, s->id, memory, sizeof(memory));
 	r.vcpus = s->spec.vcpus;
 	r.memory_mib = s->spec.memory_mib;
 	r.attach = s->spec.attach ? &s->spec.endpoint : NULL;

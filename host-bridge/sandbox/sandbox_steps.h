@@ -35,6 +35,9 @@ void sandbox_ask_agent(struct sandbox *s);
 void sandbox_want_spare(struct sandbox *s, unsigned delay_ms);
 void sandbox_drop_links(struct sandbox *s);
 
+/* sandbox_freeze.c: its agent has said who it is. sandbox_running or sandbox_failed follows. */
+void sandbox_answered(struct sandbox *s);
+
 /* sandbox_pulse.c */
 void sandbox_init_pulse(struct sandbox *s);
 void sandbox_start_pulse(struct sandbox *s); /* there are listeners */

@@ -1,4 +1,4 @@
-#include "host-bridge/sandbox/vm.h"
+#include "host-bridge/sandbox/vm_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,30 +15,6 @@
 #include "host-bridge/sandbox/vm_sweep.h"
 #include "proto/limits.h"
 #include "proto/log.h"
-
-struct vm_process {
-	struct vm *vm;
-	struct vm_pid pid;
-	ev_io ended; /* on the pidfd; active while the process is thought alive */
-};
-
-struct vm {
-	struct ev_loop *loop;
-	char id[64], dir[PATH_MAX];
-	struct vm_plan plan; /* commands only while starting */
-	struct vm_process process[VM_PROCESSES_MAX];
-	unsigned started;
-	ev_timer soon;     /* tells of what was found inside a call; the device's deadline */
-	int output, input; /* the pipe that processes write to; both -1 once booted */
-	ev_io on_output;
-	char tail[BOOT_TAIL_MAX + 1];
-	size_t tail_len;
-	bool up, down, stopping;
-	struct vm_handlers handlers;
-	void *arg;
-	void (*on_gone)(void *arg);
-	void *gone_arg;
-};
 
 void vm_plan_free(struct vm_plan *p)
 {
@@ -78,6 +54,7 @@ void vm_forget(struct vm *vm)
 	if (vm == NULL)
 		return;
 	vm_booted(vm);
+	vm_ask_cancel(vm);
 	ev_timer_stop(vm->loop, &vm->soon);
 	for (unsigned i = 0; i < vm->started; i++) {
 		ev_io_stop(vm->loop, &vm->process[i].ended);
@@ -104,6 +81,8 @@ static void gone(struct vm *vm)
 	void (*on_gone)(void *) = vm->on_gone;
 	void *arg = vm->gone_arg;
 	vm_remove_dir(vm->dir);
+	if (vm->plan.memory[0] != '\0' && unlink(vm->plan.memory) < 0 && errno != ENOENT)
+		log_warn("vm", vm->id, "its memory: %s", strerror(errno));
 	if (vm->plan.cgroup[0] != '\0')
 		nftw(vm->plan.cgroup, on_cgroup, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 	vm_forget(vm);
@@ -120,6 +99,7 @@ static void kill_all(struct vm *vm)
 
 void vm_stop(struct vm *vm, void (*on_gone)(void *arg), void *arg)
 {
+	vm_ask_cancel(vm);
 	vm->stopping = true;
 	vm->on_gone = on_gone;
 	vm->gone_arg = arg;
@@ -130,7 +110,7 @@ void vm_stop(struct vm *vm, void (*on_gone)(void *arg), void *arg)
 }
 
 /* Told once, and never from inside a call of the owner's. */
-static void go_down(struct vm *vm, const char *why)
+void vm_down(struct vm *vm, const char *why)
 {
 	struct err e = {0};
 	if (vm->stopping || vm->down)
@@ -162,12 +142,12 @@ static void on_ended(struct ev_loop *loop, ev_io *w, int revents)
 	if (vm->stopping && alive(vm) == 0)
 		gone(vm);
 	else
-		go_down(vm, vm->up ? "the VM ended" : "the VM ended while it was starting");
+		vm_down(vm, vm->up ? "the VM ended" : "the VM ended while it was starting");
 }
 
 /* ---- the start ---- */
 
-static void watch(struct vm *vm, struct vm_process *p)
+void vm_watch(struct vm *vm, struct vm_process *p)
 {
 	p->vm = vm;
 	ev_io_init(&p->ended, on_ended, p->pid.fd, EV_READ);
@@ -182,9 +162,15 @@ static int start_next(struct vm *vm, struct err *e)
 		return -1;
 	bool waits = vm->plan.command[vm->started].says_ready;
 	vm->started++;
-	watch(vm, p);
+	vm_watch(vm, p);
 	soon(vm, waits ? DEVICE_DEADLINE_MS / 1e3 : 0.);
 	return 0;
+}
+
+void vm_up(struct vm *vm)
+{
+	vm->up = true;
+	vm->handlers.on_up(vm, vm->arg);
 }
 
 /* Go on: start what is next, or tell that all is up. */
@@ -193,13 +179,15 @@ static void advance(struct vm *vm)
 	struct err e = {0};
 	if (vm->started < vm->plan.count) {
 		if (start_next(vm, &e) < 0)
-			go_down(vm, e.msg);
+			vm_down(vm, e.msg);
 		else
 			vm->handlers.on_changed(vm, vm->arg);
 		return;
 	}
-	vm->up = true;
-	vm->handlers.on_up(vm, vm->arg);
+	if (vm->plan.restore[0] != '\0')
+		vm_load(vm);
+	else
+		vm_up(vm);
 }
 
 static void on_soon(struct ev_loop *loop, ev_timer *w, int revents)
@@ -210,7 +198,7 @@ static void on_soon(struct ev_loop *loop, ev_timer *w, int revents)
 	if (vm->stopping)
 		gone(vm);
 	else if (vm->started > 0 && vm->plan.command[vm->started - 1].says_ready)
-		go_down(vm, "the VM's device did not start in time");
+		vm_down(vm, "the VM's device did not start in time");
 	else
 		advance(vm);
 }
@@ -248,8 +236,8 @@ static void on_output(struct ev_loop *loop, ev_io *w, int revents)
 	}
 }
 
-static struct vm *create(struct ev_loop *loop, const char *id, const struct vm_handlers *h,
-                         void *arg, struct err *e)
+struct vm *vm_create(struct ev_loop *loop, const char *id, const struct vm_handlers *h,
+                     void *arg, struct err *e)
 {
 	struct vm *vm = calloc(1, sizeof(*vm));
 	if (vm == NULL) {
@@ -267,6 +255,21 @@ static struct vm *create(struct ev_loop *loop, const char *id, const struct vm_h
 	return vm;
 }
 
+/* A guest's RAM: a file, so that a VMM that is no child of ours can be given a copy. */
+static int make_memory(const struct vm_plan *p, struct err *e)
+{
+	int fd = open(p->memory, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's memory");
+	int rc = ftruncate(fd, (off_t)p->memory_mib * MIB);
+	if (rc == 0 && geteuid() == 0 && p->uid != 0)
+		rc = fchown(fd, p->uid, p->uid);
+	if (rc < 0)
+		err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's memory");
+	close(fd);
+	return rc;
+}
+
 /* The writers never block on a pipe that nobody empties: theirs is the non-blocking end. */
 static int make_room(struct vm *vm, const char *dir, struct err *e)
 {
@@ -278,6 +281,8 @@ static int make_room(struct vm *vm, const char *dir, struct err *e)
 		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's directory");
 	if (vm->plan.cgroup[0] != '\0' && mkdir(vm->plan.cgroup, 0755) < 0)
 		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's cgroup");
+	if (vm->plan.memory[0] != '\0' && make_memory(&vm->plan, e) < 0)
+		return -1;
 	if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) < 0)
 		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "pipe");
 	vm->output = pipe_fds[0];
@@ -290,7 +295,7 @@ static int make_room(struct vm *vm, const char *dir, struct err *e)
 struct vm *vm_start(struct ev_loop *loop, const char *id, const char *dir, struct vm_plan *plan,
                     const struct vm_handlers *h, void *arg, struct err *e)
 {
-	struct vm *vm = create(loop, id, h, arg, e);
+	struct vm *vm = vm_create(loop, id, h, arg, e);
 	if (vm == NULL) {
 		vm_plan_free(plan);
 		return NULL;
@@ -302,79 +307,5 @@ struct vm *vm_start(struct ev_loop *loop, const char *id, const char *dir, struc
 	}
 	if (vm->plan.count == 0)
 		soon(vm, 0.);
-	return vm;
-}
-
-/* ---- across a restart ---- */
-
-json_t *vm_state(const struct vm *vm)
-{
-	const struct endpoint *to = &vm->plan.endpoint;
-	json_t *processes = json_array();
-	for (unsigned i = 0; i < vm->started; i++)
-		json_array_append_new(processes,
-		                      json_pack("{s:I, s:I}", "pid",
-		                                (json_int_t)vm->process[i].pid.pid, "start",
-		                                (json_int_t)vm->process[i].pid.start));
-	return json_pack("{s:s, s:s, s:o, s:{s:i, s:s, s:I, s:I}}", "dir", vm->dir, "cgroup",
-	                 vm->plan.cgroup, "processes", processes, "endpoint", "kind",
-	                 (int)to->kind, "path", to->path, "cid", (json_int_t)to->cid, "port",
-	                 (json_int_t)to->port);
-}
-
-const struct endpoint *vm_endpoint(const struct vm *vm)
-{
-	return &vm->plan.endpoint;
-}
-
-static int read_state(struct vm *vm, const json_t *state)
-{
-	struct endpoint *to = &vm->plan.endpoint;
-	const char *dir, *cgroup, *path;
-	json_int_t cid, port;
-	int kind;
-	if (json_unpack((json_t *)state, "{s:s, s:s, s:{s:i, s:s, s:I, s:I}}", "dir", &dir,
-	                "cgroup", &cgroup, "endpoint", "kind", &kind, "path", &path, "cid",
-	                &cid, "port", &port) < 0)
-		return -1;
-	snprintf(vm->dir, sizeof(vm->dir), "%s", dir);
-	snprintf(vm->plan.cgroup, sizeof(vm->plan.cgroup), "%s", cgroup);
-	snprintf(to->path, sizeof(to->path), "%s", path);
-	to->kind = (enum transport_kind)kind;
-	to->cid = (uint32_t)cid;
-	to->port = (uint32_t)port;
-	return 0;
-}
-
-struct vm *vm_adopt(struct ev_loop *loop, const char *id, const json_t *state,
-                    const struct vm_handlers *h, void *arg, bool *whole, struct err *e)
-{
-	struct vm *vm = create(loop, id, h, arg, e);
-	if (vm == NULL)
-		return NULL;
-	if (read_state(vm, state) < 0) {
-		err_set(e, ERR_INTERNAL, "the registry's state of a VM cannot be read");
-		vm_forget(vm);
-		return NULL;
-	}
-	const json_t *processes = json_object_get(state, "processes");
-	*whole = true;
-	for (size_t i = 0; i < json_array_size(processes) && i < VM_PROCESSES_MAX; i++) {
-		const json_t *row = json_array_get(processes, i);
-		struct vm_process *p = &vm->process[vm->started];
-		p->pid.pid = (pid_t)json_integer_value(json_object_get(row, "pid"));
-		p->pid.start =
-		    (unsigned long long)json_integer_value(json_object_get(row, "start"));
-		if (vm_pid_open(&p->pid) < 0) {
-			*whole = false;
-			continue;
-		}
-		vm->started++;
-		watch(vm, p);
-	}
-	if (vm->plan.endpoint.kind != TRANSPORT_VSOCK &&
-	    access(vm->plan.endpoint.path, F_OK) < 0)
-		*whole = false;
-	vm->up = true;
 	return vm;
 }

@@ -12,10 +12,12 @@
 
 #include <ev.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdbool.h>
 
 #include "host-bridge/link/transport.h"
 #include "host-bridge/sandbox/vm_spawn.h"
+#include "host-bridge/sandbox/vmm.h"
 #include "proto/err.h"
 
 #define VM_PROCESSES_MAX 2
@@ -29,6 +31,10 @@ struct vm_plan {
 	struct endpoint endpoint; /* where its agent will listen */
 	char cgroup[256];         /* a directory to make, and to remove at the end; or "" */
 	uid_t uid;                /* owner of the VM's directory when we are root; 0: root */
+	char memory[PATH_MAX];    /* a file to make for its RAM, and to remove; or "" */
+	unsigned memory_mib;
+	char restore[PATH_MAX];    /* a snapshot to load, once the processes run; or "" */
+	const struct vmm_ops *vmm; /* NULL: it can be asked nothing */
 };
 
 void vm_plan_free(struct vm_plan *p);
@@ -49,12 +55,23 @@ struct vm *vm_start(struct ev_loop *loop, const char *id, const char *dir, struc
 /* Take up a VM that an earlier bridge started, from its vm_state(). `*whole` says whether
  * everything that it is made of is still there; if not, on_down will not come: vm_stop it. */
 struct vm *vm_adopt(struct ev_loop *loop, const char *id, const json_t *state,
-                    const struct vm_handlers *h, void *arg, bool *whole, struct err *e);
+                    const struct vmm_ops *vmm, const struct vm_handlers *h, void *arg,
+                    bool *whole, struct err *e);
 /* What a later bridge needs to find all this again. New reference. */
 json_t *vm_state(const struct vm *vm);
 const struct endpoint *vm_endpoint(const struct vm *vm);
 /* The agent has answered: output of the VM is not listened to any more. */
 void vm_booted(struct vm *vm);
+
+/* Ask its VMM, one thing at a time; a plan without `vmm` must not be asked. -1 with `e` when
+ * nothing was begun, else `on_done` once, never inside, err NULL on success; not when the VM is
+ * stopped meanwhile. What the questions mean is in vmm.h; `snapshot` is for VM_SAVE. */
+enum vm_question { VM_SAVE, VM_GO_ON, VM_PAUSE, VM_RESUME };
+int vm_ask(struct vm *vm, enum vm_question what, const char *snapshot,
+           void (*on_done)(const struct err *e, void *arg), void *arg, struct err *e);
+
+/* Break off what it is asked, if anything: the answer is not told. */
+void vm_ask_cancel(struct vm *vm);
 
 /* Kill it and remove what it left. `on_gone` once, never inside; the vm is freed then. */
 void vm_stop(struct vm *vm, void (*on_gone)(void *arg), void *arg);

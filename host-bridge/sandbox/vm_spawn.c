@@ -15,8 +15,10 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/personality.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 /* Append to a list of `room` pointers that ends with NULL. */
@@ -53,6 +55,18 @@ void vm_command_jail(struct vm_command *c, const char *path)
 		c->jailc++;
 }
 
+void vm_command_jail_writable(struct vm_command *c, const char *path)
+{
+	c->writable = strdup(path);
+	c->broken |= c->writable == NULL;
+}
+
+void vm_command_listen(struct vm_command *c, const char *path)
+{
+	c->listen = strdup(path);
+	c->broken |= c->listen == NULL;
+}
+
 void vm_command_free(struct vm_command *c)
 {
 	for (unsigned i = 0; i < c->argc; i++)
@@ -61,6 +75,8 @@ void vm_command_free(struct vm_command *c)
 		free(c->env[i]);
 	for (unsigned i = 0; i < c->jailc; i++)
 		free(c->jail[i]);
+	free(c->writable);
+	free(c->listen);
 	*c = (struct vm_command){0};
 }
 
@@ -72,13 +88,17 @@ static void die(const char *step)
 	_exit(127);
 }
 
-static void setup_descriptors(int out)
+static void setup_descriptors(int out, int listening)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	unsigned keep = listening >= 0;
 	if (null < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0 || dup2(null, 0) < 0)
 		_exit(127);
-	if (close_range(3, UINT32_MAX, CLOSE_RANGE_CLOEXEC) < 0)
-		die("close_range");
+	if (listening >= 0 && dup2(listening, 3) < 0)
+		_exit(127);
+	if (close_range(3 + keep, UINT32_MAX, CLOSE_RANGE_CLOEXEC) < 0 ||
+	    (keep && fcntl(3, F_SETFD, 0) < 0))
+		die("descriptors");
 }
 
 /* A VMM must not die of the bridge that read its output. */
@@ -133,7 +153,7 @@ static void make_parents(char *path)
 	}
 }
 
-static void show_in_jail(const char *host_path)
+static void show_in_jail(const char *host_path, unsigned long extra_flags)
 {
 	char at[PATH_MAX];
 	struct stat st;
@@ -144,7 +164,7 @@ static void show_in_jail(const char *host_path)
 	if (S_ISDIR(st.st_mode) ? mkdir(at, 0755) : mknod(at, S_IFREG | 0644, 0))
 		die(at);
 	if (mount(host_path, at, NULL, MS_BIND, NULL) < 0 ||
-	    mount(NULL, at, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV,
+	    mount(NULL, at, NULL, MS_BIND | MS_REMOUNT | MS_NOSUID | MS_NODEV | extra_flags,
 	          NULL) < 0)
 		die(at);
 }
@@ -162,10 +182,12 @@ static void setup_jail(const struct vm_command *c)
 	    mount("tmpfs", "tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") < 0)
 		die("tmp");
 	for (unsigned i = 0; i < c->jailc; i++)
-		show_in_jail(c->jail[i]);
+		show_in_jail(c->jail[i], MS_RDONLY);
 	for (size_t i = 0; i < sizeof(libraries) / sizeof(*libraries); i++)
 		if (access(libraries[i], F_OK) == 0)
-			show_in_jail(libraries[i]);
+			show_in_jail(libraries[i], MS_RDONLY);
+	if (c->writable != NULL)
+		show_in_jail(c->writable, 0);
 	if (chroot(".") < 0 || chdir("/") < 0)
 		die("chroot");
 }
@@ -192,8 +214,8 @@ static void setup_user(const struct vm_command *c)
 		die("setuid");
 }
 
-static void run_child(const struct vm_command *c, const char *dir, int out, uid_t uid,
-                      gid_t gid)
+static void run_child(const struct vm_command *c, const char *dir, int out, int listening,
+                      uid_t uid, gid_t gid)
 {
 	static char path[] =
 	    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -201,7 +223,7 @@ static void run_child(const struct vm_command *c, const char *dir, int out, uid_
 	char *env[3 + VM_FEW_MAX] = {path, home, lang};
 	for (unsigned i = 0; i < c->envc; i++)
 		env[3 + i] = c->env[i];
-	setup_descriptors(out);
+	setup_descriptors(out, listening);
 	setup_signals();
 	if (setsid() < 0)
 		die("setsid");
@@ -236,11 +258,31 @@ static unsigned long long start_time(pid_t pid)
 	return p != NULL ? strtoull(p + 1, NULL, 10) : 0;
 }
 
+/* -1 when there is nothing to listen on, -2 with `e`. */
+static int open_listener(const struct vm_command *c, struct err *e)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	if (c->listen == NULL)
+		return -1;
+	snprintf(at.sun_path, sizeof(at.sun_path), "%s", c->listen);
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0 &&
+	    listen(fd, SOMAXCONN) == 0)
+		return fd;
+	err_errno(e, ERR_LAUNCHER_FAILED, errno, "a VM's monitor");
+	if (fd >= 0)
+		close(fd);
+	return -2;
+}
+
 int vm_spawn(const struct vm_command *c, const char *dir, int out, struct vm_pid *p,
              struct err *e)
 {
 	if (c->broken || c->argc == 0)
 		return err_set(e, ERR_INTERNAL, "a VM's command line could not be made");
+	int listening = open_listener(c, e);
+	if (listening == -2)
+		return -1;
 	uid_t uid = getuid();
 	gid_t gid = getgid();
 	int pidfd = -1;
@@ -250,10 +292,13 @@ int vm_spawn(const struct vm_command *c, const char *dir, int out, struct vm_pid
 	    .exit_signal = SIGCHLD,
 	};
 	long pid = syscall(SYS_clone3, &args, sizeof(args));
-	if (pid < 0)
-		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "a VM's process cannot start");
 	if (pid == 0)
-		run_child(c, dir, out, uid, gid);
+		run_child(c, dir, out, listening, uid, gid);
+	int saved = errno;
+	if (listening >= 0)
+		close(listening);
+	if (pid < 0)
+		return err_errno(e, ERR_LAUNCHER_FAILED, saved, "a VM's process cannot start");
 	p->pid = (pid_t)pid;
 	p->fd = pidfd;
 	p->start = start_time(p->pid);

@@ -1,7 +1,8 @@
 /*
  * One process of a VM: what it is to be, and its start. The process gets its own session
  * (so that it outlives the bridge, and can be killed as a group), a clean environment, no
- * descriptors but 0 (null), 1 and 2. vm.c calls it; launchers fill in the commands.
+ * descriptors but 0 (null), 1, 2 and what it is to listen on. vm.c calls it; launchers fill in
+ * the commands.
  */
 #ifndef SANDGATE_VM_SPAWN_H
 #define SANDGATE_VM_SPAWN_H
@@ -15,9 +16,11 @@
 #define VM_FEW_MAX 8
 
 struct vm_command {
-	char *argv[VM_ARGS_MAX]; /* owned, as the next two; NULL at the end */
+	char *argv[VM_ARGS_MAX]; /* owned, as all that follow; NULL at the end */
 	char *env[VM_FEW_MAX];   /* beside PATH, HOME and LANG */
 	char *jail[VM_FEW_MAX];  /* files and directories; see below */
+	char *writable;          /* one more file for the jail; or NULL */
+	char *listen;            /* a Unix socket that it gets, listening, as descriptor 3 */
 	unsigned argc, envc, jailc;
 	bool broken; /* one of them could not be added */
 
@@ -36,6 +39,10 @@ void vm_command_env(struct vm_command *c, const char *fmt, ...)
 /* Lock the process into its directory (needs root, NEWNS): it sees `path` of this host, read
  * only, at the same place in it, the host's libraries, and an empty /tmp in memory. */
 void vm_command_jail(struct vm_command *c, const char *path);
+/* The same for one file that it may write to. */
+void vm_command_jail_writable(struct vm_command *c, const char *path);
+/* Let it listen at `path`: whoever connects does not have to wait for it. */
+void vm_command_listen(struct vm_command *c, const char *path);
 void vm_command_free(struct vm_command *c);
 
 struct vm_pid {

@@ -1,0 +1,116 @@
+#include "host-bridge/sandbox/baked.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "host-bridge/sandbox/vm_sweep.h"
+
+#define DIRECTORY "baked"
+#define PART ".part"
+#define DIGEST_BYTES 16
+
+static void add_text(crypto_generichash_state *h, const char *text)
+{
+	crypto_generichash_update(h, (const uint8_t *)text, strlen(text) + 1);
+}
+
+static void add_number(crypto_generichash_state *h, unsigned long long n)
+{
+	crypto_generichash_update(h, (const uint8_t *)&n, sizeof(n));
+}
+
+/* A file by what changes when it is made anew; reading all of it would take too long. */
+static int add_file(crypto_generichash_state *h, const char *path, struct err *e)
+{
+	struct stat st;
+	if (stat(path, &st) < 0)
+		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "%s", path);
+	add_text(h, path);
+	add_number(h, (unsigned long long)st.st_size);
+	add_number(h, (unsigned long long)st.st_ino);
+	add_number(h, (unsigned long long)st.st_mtim.tv_sec);
+	add_number(h, (unsigned long long)st.st_mtim.tv_nsec);
+	return 0;
+}
+
+int baked_path(const char *state_dir, const struct launcher *l,
+               const struct launcher_host *host, const struct launcher_request *r,
+               char out[PATH_MAX], struct err *e)
+{
+	crypto_generichash_state h;
+	uint8_t digest[DIGEST_BYTES];
+	char hex[2 * DIGEST_BYTES + 1];
+
+	crypto_generichash_init(&h, NULL, 0, sizeof(digest));
+	add_text(&h, l->name);
+	add_text(&h, l->isolation(host));
+	add_number(&h, r->vcpus);
+	add_number(&h, r->memory_mib);
+	if (add_file(&h, r->template.kernel, e) < 0 ||
+	    add_file(&h, r->template.initrd, e) < 0 || add_file(&h, l->program, e) < 0)
+		return -1;
+	crypto_generichash_final(&h, digest, sizeof(digest));
+	sodium_bin2hex(hex, sizeof(hex), digest, sizeof(digest));
+	snprintf(out, PATH_MAX, "%s/" DIRECTORY "/%s", state_dir, hex);
+	return 0;
+}
+
+bool baked_exists(const char *path)
+{
+	return access(path, F_OK) == 0;
+}
+
+int baked_begin(const char *path, char out[PATH_MAX], struct err *e)
+{
+	snprintf(out, PATH_MAX, "%s" PART, path);
+	if (mkdir(out, 0700) == 0)
+		return 0;
+	if (errno == EEXIST)
+		return err_set(e, ERR_INVALID_STATE, "this template is being baked already");
+	return err_errno(e, errno == ENOSPC ? ERR_STORAGE_FULL : ERR_INTERNAL, errno, "%s",
+	                 out);
+}
+
+void baked_drop(const char *path)
+{
+	char part[PATH_MAX + sizeof(PART)];
+	snprintf(part, sizeof(part), "%s" PART, path);
+	vm_remove_dir(part);
+}
+
+int baked_keep(const char *path, struct err *e)
+{
+	char part[PATH_MAX + sizeof(PART)];
+	snprintf(part, sizeof(part), "%s" PART, path);
+	if (rename(part, path) == 0)
+		return 0;
+	err_errno(e, ERR_INTERNAL, errno, "%s", path);
+	baked_drop(path);
+	return -1;
+}
+
+void baked_sweep(const char *state_dir)
+{
+	char dir[PATH_MAX], path[PATH_MAX + 256];
+	struct dirent *d;
+
+	snprintf(dir, sizeof(dir), "%s/" DIRECTORY, state_dir);
+	mkdir(dir, 0700);
+	DIR *all = opendir(dir);
+	while (all != NULL && (d = readdir(all)) != NULL) {
+		size_t len = strlen(d->d_name);
+		if (len < strlen(PART) || strcmp(d->d_name + len - strlen(PART), PART) != 0)
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", dir, d->d_name);
+		vm_remove_dir(path);
+	}
+	if (all != NULL)
+		closedir(all);
+}

@@ -1,0 +1,59 @@
+/* What a VM's monitor is asked, one thing at a time. */
+#include <stdio.h>
+
+#include "host-bridge/sandbox/vm_private.h"
+
+void vm_ask_cancel(struct vm *vm)
+{
+	if (vm->call != NULL)
+		vm->plan.vmm->cancel(vm->call);
+	vm->call = NULL;
+}
+
+static void on_called(const struct err *e, void *arg)
+{
+	struct vm *vm = arg;
+	vm->call = NULL;
+	vm->on_called(e, vm->called_arg);
+}
+
+static int begin(struct vm *vm, vmm_begin *what, const char *snapshot,
+                 void (*on_done)(const struct err *e, void *arg), void *arg, struct err *e)
+{
+	struct vmm_target t = {.loop = vm->loop, .dir = vm->dir, .memory = vm->plan.memory};
+	if (vm->call != NULL || vm->stopping || vm->down)
+		return err_set(e, ERR_INVALID_STATE, "the VM is busy");
+	vm->on_called = on_done;
+	vm->called_arg = arg;
+	vm->call = what(&t, snapshot, on_called, vm, e);
+	return vm->call != NULL ? 0 : -1;
+}
+
+static void on_loaded(const struct err *e, void *arg)
+{
+	struct vm *vm = arg;
+	if (e != NULL)
+		vm_down(vm, e->msg);
+	else
+		vm_up(vm);
+}
+
+void vm_load(struct vm *vm)
+{
+	struct err e = {0};
+	if (begin(vm, vm->plan.vmm->load, vm->plan.restore, on_loaded, vm, &e) < 0)
+		vm_down(vm, e.msg);
+}
+
+int vm_ask(struct vm *vm, enum vm_question what, const char *snapshot,
+           void (*on_done)(const struct err *e, void *arg), void *arg, struct err *e)
+{
+	const struct vmm_ops *ops = vm->plan.vmm;
+	vmm_begin *const begins[] = {
+	    [VM_SAVE] = ops->save,
+	    [VM_GO_ON] = ops->go_on,
+	    [VM_PAUSE] = ops->pause,
+	    [VM_RESUME] = ops->resume,
+	};
+	return begin(vm, begins[what], snapshot, on_done, arg, e);
+}

@@ -1,0 +1,50 @@
+/*
+ * A VM from the inside, for vm.c (its life), vm_calls.c (what its VMM is asked) and vm_state.c
+ * (across a restart of the bridge). Nobody else includes this.
+ */
+#ifndef SANDGATE_VM_PRIVATE_H
+#define SANDGATE_VM_PRIVATE_H
+
+#include <limits.h>
+
+#include "host-bridge/sandbox/vm.h"
+#include "proto/limits.h"
+
+struct vm_process {
+	struct vm *vm;
+	struct vm_pid pid;
+	ev_io ended; /* on the pidfd; active while the process is thought alive */
+};
+
+struct vm {
+	struct ev_loop *loop;
+	char id[64], dir[PATH_MAX];
+	struct vm_plan plan; /* commands only while starting */
+	struct vm_process process[VM_PROCESSES_MAX];
+	unsigned started;
+	ev_timer soon;     /* tells of what was found inside a call; the device's deadline */
+	int output, input; /* the pipe that processes write to; both -1 once booted */
+	ev_io on_output;
+	char tail[BOOT_TAIL_MAX + 1];
+	size_t tail_len;
+	bool up, down, stopping;
+	struct vm_handlers handlers;
+	void *arg;
+	void (*on_gone)(void *arg);
+	void *gone_arg;
+	struct vmm_call *call; /* the VMM is asked for something */
+	void (*on_called)(const struct err *e, void *arg);
+	void *called_arg;
+};
+
+/* vm.c */
+struct vm *vm_create(struct ev_loop *loop, const char *id, const struct vm_handlers *h,
+                     void *arg, struct err *e);
+void vm_watch(struct vm *vm, struct vm_process *p);
+void vm_up(struct vm *vm);                    /* all is there: tell */
+void vm_down(struct vm *vm, const char *why); /* something is not: tell, once */
+
+/* vm_calls.c: bring back what the plan says. vm_up or vm_down follows. */
+void vm_load(struct vm *vm);
+
+#endif

@@ -1,0 +1,49 @@
+/*
+ * What a running VM can be asked, each VMM in its own way and none of it at once. vm.c calls
+ * these for sandbox code; a launcher whose VMM can do none of it (local, uml, attach) has none.
+ * A call that cannot be done twice, or in the state that the VM is in, is the caller's fault:
+ * sandbox.c keeps the state machine.
+ *
+ * A snapshot is a directory with the files SNAPSHOT_STATE and SNAPSHOT_MEMORY.
+ */
+#ifndef SANDGATE_VMM_H
+#define SANDGATE_VMM_H
+
+#include <ev.h>
+
+#include "proto/err.h"
+
+#define SNAPSHOT_STATE "state"
+#define SNAPSHOT_MEMORY "memory"
+
+/* A call in progress. */
+struct vmm_call;
+
+struct vmm_target {
+	struct ev_loop *loop;
+	const char *dir, *memory; /* the VM's directory; the file that is its RAM */
+};
+
+/* `on_done` once, never from inside: err NULL on success. NULL with `e`: nothing was begun. */
+typedef struct vmm_call *vmm_begin(const struct vmm_target *t, const char *snapshot,
+                                   void (*on_done)(const struct err *e, void *arg), void *arg,
+                                   struct err *e);
+
+struct vmm_ops {
+	/* Its processes have just started, told to wait: bring back what `snapshot` holds, and
+	 * let the guest run. */
+	vmm_begin *load;
+	/* Stop the guest and write it to `snapshot`, a directory that is there and empty. Its
+	 * connections must be closed before. It stays stopped. */
+	vmm_begin *save;
+	/* After save, whether it succeeded or not: let the guest go on. `snapshot`: NULL. */
+	vmm_begin *go_on;
+	/* Stop the guest's CPUs; let them run again. `snapshot`: NULL. */
+	vmm_begin *pause, *resume;
+	/* Break a call off; on_done is not called. What the VM is then nobody knows. */
+	void (*cancel)(struct vmm_call *c);
+};
+
+extern const struct vmm_ops vmm_qemu;
+
+#endif

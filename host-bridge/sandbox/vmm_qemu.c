@@ -1,0 +1,282 @@
+/* What QEMU is asked through its monitor. The vsock device cannot be saved: it is unplugged
+ * before the state is written and plugged in again when the guest goes on, and a guest is
+ * loaded without it. The guest's memory is a file that is no part of the state. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host-bridge/sandbox/launcher.h"
+#include "host-bridge/sandbox/qemu_arch.h"
+#include "host-bridge/sandbox/qmp.h"
+#include "host-bridge/sandbox/sparse.h"
+#include "host-bridge/sandbox/task.h"
+#include "host-bridge/sandbox/vmm.h"
+#include "proto/limits.h"
+
+struct vmm_call {
+	struct vmm_target target;
+	char monitor[PATH_MAX];
+	char from[PATH_MAX], to[PATH_MAX]; /* the copy of memory */
+	struct qmp *qmp;
+	struct task *copy;
+	struct err failure; /* the first */
+	/* When neither a conversation nor a copy is under way: what is next. NULL: done. */
+	void (*next)(struct vmm_call *c);
+	void (*on_done)(const struct err *e, void *arg);
+	void *arg;
+};
+
+static void cancel(struct vmm_call *c)
+{
+	if (c == NULL)
+		return;
+	qmp_cancel(c->qmp);
+	task_cancel(c->copy);
+	free(c);
+}
+
+static void advance(struct vmm_call *c)
+{
+	if (c->qmp != NULL || c->copy != NULL)
+		return;
+	void (*next)(struct vmm_call *) = c->next;
+	if (next != NULL && c->failure.code == ERR_NONE) {
+		c->next = NULL;
+		next(c);
+		return;
+	}
+	void (*on_done)(const struct err *, void *) = c->on_done;
+	void *arg = c->arg;
+	struct err failure = c->failure;
+	free(c);
+	on_done(failure.code != ERR_NONE ? &failure : NULL, arg);
+}
+
+static void note(struct vmm_call *c, const struct err *e)
+{
+	if (e != NULL && c->failure.code == ERR_NONE)
+		c->failure = *e;
+}
+
+static void on_script(const struct err *e, void *arg)
+{
+	struct vmm_call *c = arg;
+	c->qmp = NULL;
+	note(c, e);
+	advance(c);
+}
+
+static void on_copied(const struct err *e, void *arg)
+{
+	struct vmm_call *c = arg;
+	c->copy = NULL;
+	note(c, e);
+	advance(c);
+}
+
+/* ---- the parts of scripts ---- */
+
+static void add_settings(struct qmp_script *s)
+{
+	qmp_add(s, "migrate-set-capabilities", "{s:[{s:s, s:b}, {s:s, s:b}]}", "capabilities",
+	        "capability", "x-ignore-shared", "state", 1, "capability", "events", "state",
+	        1);
+}
+
+/* QEMU gets the file as a descriptor: from where it is locked up it sees no snapshots. */
+static int add_file(struct qmp_script *s, const char *dir, int flags, struct err *e)
+{
+	char path[PATH_MAX];
+	snprintf(path, sizeof(path), "%s/" SNAPSHOT_STATE, dir);
+	int fd = open(path, flags | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "a snapshot's state");
+	qmp_add(s, "getfd", "{s:s}", "fdname", "state")->fd = fd;
+	return 0;
+}
+
+static void add_plug(struct qmp_script *s)
+{
+	qmp_add(s, "chardev-add", "{s:s, s:{s:s, s:{s:b, s:{s:s, s:{s:s}}}}}", "id", "vsock",
+	        "backend", "type", "socket", "data", "server", 0, "addr", "type", "unix",
+	        "data", "path", DEVICE_SOCKET);
+	qmp_add(s, "device_add", "{s:s, s:s, s:s, s:s}", "driver", QEMU_VSOCK, "id", "vsock0",
+	        "chardev", "vsock", "bus", "port0");
+}
+
+static void add_unplug(struct qmp_script *s)
+{
+	struct qmp_step *step = qmp_add(s, "device_del", "{s:s}", "id", "vsock0");
+	step->event = "DEVICE_DELETED";
+	step->device = "vsock0";
+	qmp_add(s, "chardev-remove", "{s:s}", "id", "vsock");
+}
+
+static int run(struct vmm_call *c, struct qmp_script *s, struct err *e)
+{
+	c->qmp = qmp_run(c->target.loop, c->monitor, s, VMM_CALL_S, on_script, c, e);
+	return c->qmp != NULL ? 0 : -1;
+}
+
+static void run_or_note(struct vmm_call *c, struct qmp_script *s)
+{
+	if (run(c, s, &c->failure) < 0)
+		advance(c);
+}
+
+static int copy_memory(const void *input, struct err *e)
+{
+	const struct vmm_call *c = input;
+	return sparse_copy(c->from, c->to, e);
+}
+
+static int start_copy(struct vmm_call *c, struct err *e)
+{
+	c->copy = task_start(c->target.loop, copy_memory, c, on_copied, c, e);
+	return c->copy != NULL ? 0 : -1;
+}
+
+static struct vmm_call *create(const struct vmm_target *t,
+                               void (*on_done)(const struct err *e, void *arg), void *arg,
+                               struct err *e)
+{
+	struct vmm_call *c = calloc(1, sizeof(*c));
+	if (c == NULL) {
+		err_set(e, ERR_INTERNAL, "out of memory");
+		return NULL;
+	}
+	c->target = *t;
+	c->on_done = on_done;
+	c->arg = arg;
+	snprintf(c->monitor, sizeof(c->monitor), "%s/" QEMU_MONITOR, t->dir);
+	return c;
+}
+
+/* ---- load ---- */
+
+static void let_run(struct vmm_call *c)
+{
+	struct qmp_script s = {0};
+	qmp_add(&s, "cont", NULL);
+	run_or_note(c, &s);
+}
+
+/* The copy and what QEMU does meanwhile do not meet: until the guest runs nobody looks into
+ * its memory. */
+static struct vmm_call *load(const struct vmm_target *t, const char *snapshot,
+                             void (*on_done)(const struct err *e, void *arg), void *arg,
+                             struct err *e)
+{
+	struct qmp_script s = {0};
+	struct vmm_call *c = create(t, on_done, arg, e);
+	if (c == NULL)
+		return NULL;
+	snprintf(c->from, sizeof(c->from), "%s/" SNAPSHOT_MEMORY, snapshot);
+	snprintf(c->to, sizeof(c->to), "%s", t->memory);
+	add_settings(&s);
+	if (add_file(&s, snapshot, O_RDONLY, e) < 0) {
+		qmp_script_free(&s);
+		free(c);
+		return NULL;
+	}
+	qmp_add(&s, "migrate-incoming", "{s:s}", "uri", "fd:state")->event = "MIGRATION";
+	add_plug(&s);
+	c->next = let_run;
+	if (run(c, &s, e) < 0 || start_copy(c, e) < 0) {
+		cancel(c);
+		return NULL;
+	}
+	return c;
+}
+
+/* ---- save ---- */
+
+static void save_memory(struct vmm_call *c)
+{
+	if (start_copy(c, &c->failure) < 0)
+		advance(c);
+}
+
+static struct vmm_call *save(const struct vmm_target *t, const char *snapshot,
+                             void (*on_done)(const struct err *e, void *arg), void *arg,
+                             struct err *e)
+{
+	struct qmp_script s = {0};
+	struct vmm_call *c = create(t, on_done, arg, e);
+	if (c == NULL)
+		return NULL;
+	snprintf(c->from, sizeof(c->from), "%s", t->memory);
+	snprintf(c->to, sizeof(c->to), "%s/" SNAPSHOT_MEMORY, snapshot);
+	add_unplug(&s);
+	qmp_add(&s, "stop", NULL);
+	add_settings(&s);
+	qmp_add(&s, "migrate-set-parameters", "{s:I}", "max-bandwidth", SAVE_BANDWIDTH);
+	if (add_file(&s, snapshot, O_RDWR | O_CREAT | O_EXCL, e) < 0) {
+		qmp_script_free(&s);
+		free(c);
+		return NULL;
+	}
+	qmp_add(&s, "migrate", "{s:s}", "uri", "fd:state")->event = "MIGRATION";
+	c->next = save_memory;
+	if (run(c, &s, e) < 0) {
+		cancel(c);
+		return NULL;
+	}
+	return c;
+}
+
+/* ---- pause and resume ---- */
+
+static struct vmm_call *run_alone(const struct vmm_target *t, struct qmp_script *s,
+                                  void (*on_done)(const struct err *e, void *arg), void *arg,
+                                  struct err *e)
+{
+	struct vmm_call *c = create(t, on_done, arg, e);
+	if (c != NULL && run(c, s, e) == 0)
+		return c;
+	cancel(c);
+	return NULL;
+}
+
+static struct vmm_call *go_on(const struct vmm_target *t, const char *snapshot,
+                              void (*on_done)(const struct err *e, void *arg), void *arg,
+                              struct err *e)
+{
+	struct qmp_script s = {0};
+	(void)snapshot;
+	add_plug(&s);
+	qmp_add(&s, "cont", NULL);
+	return run_alone(t, &s, on_done, arg, e);
+}
+
+static struct vmm_call *stop(const struct vmm_target *t, const char *snapshot,
+                             void (*on_done)(const struct err *e, void *arg), void *arg,
+                             struct err *e)
+{
+	struct qmp_script s = {0};
+	(void)snapshot;
+	qmp_add(&s, "stop", NULL);
+	return run_alone(t, &s, on_done, arg, e);
+}
+
+static struct vmm_call *cont(const struct vmm_target *t, const char *snapshot,
+                             void (*on_done)(const struct err *e, void *arg), void *arg,
+                             struct err *e)
+{
+	struct qmp_script s = {0};
+	(void)snapshot;
+	qmp_add(&s, "cont", NULL);
+	return run_alone(t, &s, on_done, arg, e);
+}
+
+const struct vmm_ops vmm_qemu = {
+    .load = load,
+    .save = save,
+    .go_on = go_on,
+    .pause = stop,
+    .resume = cont,
+    .cancel = cancel,
+};
