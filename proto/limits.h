@@ -248,6 +248,11 @@
 #define AUTH_LINE_MAX 512    /* bytes of one of them */
 #define REQUEST_ID_MAX 128   /* bytes of an X-Request-Id that is echoed */
 
+/* Output that the bridge holds for buffered replies, of all calls together, until clients have
+ * taken it (bytes); and what it keeps of each stream in spite of that. */
+#define BUFFERED_MAX (512 * MIB)
+#define BUFFERED_STREAM_MIN (64 * KIB)
+
 /* Initial stdin that travels inside the request; the rest follows in chunks, so that the
  * frame stays under FRAME_MAX_TO_GUEST. */
 #define STDIN_INLINE_MAX (1 * MIB)
@@ -348,8 +353,9 @@
 #define SPARE_RETRY_MS 500 /* … and this long after one died */
 #define KVM_TRIAL_S 8      /* a trial boot that takes longer says: no KVM here */
 
-/* Host memory that guests may not take (MiB), and what one VM costs besides its RAM. */
-#define HOST_RESERVE_MIB 256
+/* Host memory that guests may not take (MiB): the host's own, and the bridge's buffers; and what
+ * one VM costs besides its RAM. */
+#define HOST_RESERVE_MIB (256 + BUFFERED_MAX / MIB)
 #define VM_OVERHEAD_MIB 48
 
 /* An agent's answer to Prepare, its sync included, and to Resume. */

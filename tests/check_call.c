@@ -235,16 +235,71 @@ START_TEST(a_long_result_is_written_in_pieces)
 }
 END_TEST
 
-static bool reply_has_begun(void *arg)
-{
-	(void)arg;
-	return client.in.len > 0;
-}
-
 static bool no_exchange(void *arg)
 {
 	(void)arg;
 	return http_server_exchanges(fx.api.http) == 0;
+}
+
+/* Other calls' clients take nothing: their output fills the bridge's buffers. */
+START_TEST(a_long_output_is_cut_when_the_buffers_are_full_and_says_so)
+{
+	static char text[BUFFERED_STREAM_MIN + 5];
+	memset(text, 'x', sizeof(text) - 1);
+	fx.api.buffered = BUFFERED_MAX;
+	start("/exec");
+	agent_writes(text);
+	fx.finished = true;
+	UNTIL(client_has, "\r\n0\r\n\r\n");
+	json_t *doc = chunked_json();
+	ck_assert_uint_eq(json_string_length(json_object_get(doc, "stdout")),
+	                  BUFFERED_STREAM_MIN);
+	ck_assert(json_is_true(json_object_get(doc, "stdout_truncated")));
+	ck_assert_int_eq(json_integer_value(json_object_get(doc, "stdout_bytes")),
+	                 sizeof(text) - 1);
+	ck_assert_int_eq(json_integer_value(json_object_get(doc, "exit_code")), 7);
+	ck_assert_uint_eq(fx.api.buffered, BUFFERED_MAX);
+	json_decref(doc);
+}
+END_TEST
+
+START_TEST(a_short_output_is_whole_though_the_buffers_are_full)
+{
+	fx.api.buffered = BUFFERED_MAX;
+	start("/exec");
+	agent_writes("short");
+	fx.finished = true;
+	UNTIL(client_has, "\"stdout\":\"short\"");
+	ck_assert(has(&client, "\"stdout_truncated\":false"));
+	ck_assert_uint_eq(fx.api.buffered, BUFFERED_MAX);
+}
+END_TEST
+
+static bool is_buffered(void *bytes)
+{
+	return fx.api.buffered == (uintptr_t)bytes;
+}
+
+START_TEST(buffered_output_counts_until_it_is_replied_or_given_up)
+{
+	start("/exec");
+	agent_writes("0123456789");
+	UNTIL(is_buffered, 10);
+	if (_i == 0)
+		fx.finished = true;
+	else if (_i == 1)
+		peer_close(&client);
+	else
+		call_set_suspend(fx.api.calls);
+	UNTIL(is_buffered, 0);
+	UNTIL(no_exchange, NULL);
+}
+END_TEST
+
+static bool reply_has_begun(void *arg)
+{
+	(void)arg;
+	return client.in.len > 0;
 }
 
 START_TEST(a_client_that_leaves_a_long_result_is_forgotten)
@@ -256,8 +311,10 @@ START_TEST(a_client_that_leaves_a_long_result_is_forgotten)
 	fx.finished = true;
 	UNTIL(reply_has_begun, NULL);
 	ck_assert_uint_lt(client.in.len, sizeof(text));
+	ck_assert_uint_eq(fx.api.buffered, sizeof(text) - 1);
 	peer_close(&client);
 	UNTIL(no_exchange, NULL);
+	ck_assert_uint_eq(fx.api.buffered, 0);
 	ck_assert_uint_eq(fx.cancelled, 0);
 }
 END_TEST
@@ -279,6 +336,9 @@ int main(void)
 	tcase_add_test(t, a_detached_start_is_answered_at_once);
 	tcase_add_test(t, an_empty_last_event_id_starts_nothing_unnamed);
 	tcase_add_loop_test(t, a_long_result_is_written_in_pieces, 0, 2);
+	tcase_add_test(t, a_long_output_is_cut_when_the_buffers_are_full_and_says_so);
+	tcase_add_test(t, a_short_output_is_whole_though_the_buffers_are_full);
+	tcase_add_loop_test(t, buffered_output_counts_until_it_is_replied_or_given_up, 0, 3);
 	tcase_add_test(t, a_client_that_leaves_a_long_result_is_forgotten);
 	suite_add_tcase(s, t);
 	SRunner *r = srunner_create(s);

@@ -61,6 +61,7 @@ void api_metrics(struct api_request *r, char *data, size_t len)
 	    .requests = http_server_exchanges(api->http),
 	    .sandboxes = sandbox_count(api->sandboxes, NULL),
 	    .calls = call_set_count(api->calls),
+	    .buffered = api->buffered,
 	    .watchers = hub_set_watchers(api->hubs),
 	    .draining = api->draining,
 	};

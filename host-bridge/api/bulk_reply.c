@@ -12,7 +12,8 @@ struct bulk {
 	struct api_request *r;
 	struct json_out text; /* the reply without the streams' text */
 	struct result_gaps gaps;
-	struct result_stream streams[2];
+	struct call_buffer buffers[2];
+	struct result_stream streams[2]; /* what of them is told */
 	bool base64;
 	size_t told;   /* of text */
 	size_t sent;   /* of the stream in turn */
@@ -24,7 +25,7 @@ static void bulk_free(struct bulk *b)
 {
 	json_out_free(&b->text);
 	for (int i = 0; i < 2; i++)
-		free((char *)(uintptr_t)b->streams[i].data);
+		call_buffer_clear(&b->buffers[i]);
 	free(b);
 }
 
@@ -56,6 +57,7 @@ static void encode(struct bulk *b, struct json_out *out)
 	}
 	b->sent += n;
 	if (b->sent == s->len) {
+		call_buffer_clear(&b->buffers[b->turn]);
 		b->sent = 0;
 		b->turn++;
 	}
@@ -127,18 +129,19 @@ static void go_on(struct api_request *r)
 }
 
 void bulk_reply(struct api_request *r, const Sandgate__Result *result,
-                const struct result_stream streams[2], bool base64)
+                struct call_buffer streams[2], bool base64)
 {
 	struct bulk *b = calloc(1, sizeof(*b));
 	if (b == NULL) {
-		free((char *)(uintptr_t)streams[0].data);
-		free((char *)(uintptr_t)streams[1].data);
 		out_of_memory(r);
 		return;
 	}
 	b->r = r;
 	b->base64 = base64;
-	memcpy(b->streams, streams, sizeof(b->streams));
+	for (int i = 0; i < 2; i++) {
+		call_buffer_move(&b->buffers[i], &streams[i]);
+		b->streams[i] = (struct result_stream){b->buffers[i].data, b->buffers[i].len};
+	}
 	result_json_around(&b->text, r->exec_id, result, b->streams, base64, &b->gaps);
 	if (b->text.failed) {
 		bulk_free(b);

@@ -7,11 +7,12 @@
 #define SANDGATE_BULK_REPLY_H
 
 #include "host-bridge/api/api.h"
+#include "host-bridge/api/call_buffer.h"
 #include "host-bridge/api/result_json.h"
 
-/* Ends the request, now or when all is written. The streams' bytes are malloc'd and taken
- * over. */
+/* Ends the request, now or when all is written. What the streams hold is taken over, unless
+ * memory fails. */
 void bulk_reply(struct api_request *r, const Sandgate__Result *result,
-                const struct result_stream streams[2], bool base64);
+                struct call_buffer streams[2], bool base64);
 
 #endif

@@ -1,12 +1,7 @@
 #include "host-bridge/api/call_output.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "host-bridge/api/bulk_reply.h"
 #include "host-bridge/api/result_json.h"
-
-#define BUFFER_MIN 4096
 
 static void open_stream(struct call_output *o)
 {
@@ -27,6 +22,8 @@ void call_output_init(struct call_output *o, struct api_request *r, enum call_ki
                       const struct call_request *q)
 {
 	*o = (struct call_output){.r = r, .loop = r->api->loop, .kind = kind, .q = q};
+	for (int i = 0; i < 2; i++)
+		call_buffer_init(&o->streams[i], &r->api->buffered);
 	sse_text_init(&o->text, q->exec_id, q->base64, 0);
 	ev_timer_init(&o->headers, on_headers_due, SSE_HEADERS_MS / 1000., 0.);
 	o->headers.data = o;
@@ -39,7 +36,7 @@ void call_output_free(struct call_output *o)
 	ev_timer_stop(o->loop, &o->headers);
 	sse_stop(&o->sse);
 	for (int i = 0; i < 2; i++)
-		free(o->streams[i].data);
+		call_buffer_clear(&o->streams[i]);
 }
 
 uint64_t call_output_next(const struct call_output *o)
@@ -73,38 +70,6 @@ static void end_stream(struct call_output *o, struct json_out *last)
 	write_events(o, last);
 	sse_stop(&o->sse);
 	api_end(r);
-}
-
-/* ---- the buffered reply ---- */
-
-static int buffer_reserve(struct call_buffer *b, size_t need, size_t limit)
-{
-	size_t room = b->room > 0 ? b->room : BUFFER_MIN;
-	while (room < need)
-		room *= 2;
-	if (room > limit)
-		room = limit;
-	char *grown = realloc(b->data, room);
-	if (grown == NULL)
-		return -1;
-	b->data = grown;
-	b->room = room;
-	return 0;
-}
-
-/* Keep what fits; when memory fails the rest is as good as over the limit. */
-static void buffer_add(struct call_buffer *b, const ProtobufCBinaryData *data, size_t limit)
-{
-	size_t n = limit - b->len < data->len ? limit - b->len : data->len;
-	b->seen += data->len;
-	if (b->cut || n == 0)
-		return;
-	if (b->len + n > b->room && buffer_reserve(b, b->len + n, limit) < 0) {
-		b->cut = true;
-		return;
-	}
-	memcpy(b->data + b->len, data->data, n);
-	b->len += n;
 }
 
 /* ---- what the agent says ---- */
@@ -141,7 +106,8 @@ bool call_output_chunk(struct call_output *o, const Sandgate__Output *chunk)
 	unsigned stream = chunk->stream == SANDGATE__STREAM__STREAM_STDERR;
 	o->next = chunk->sequence + chunk->data.len;
 	if (o->kind == CALL_RUN)
-		buffer_add(&o->streams[stream], &chunk->data, o->q->output_bytes);
+		call_buffer_add(&o->streams[stream], chunk->data.data, chunk->data.len,
+		                o->q->output_bytes);
 	if (o->kind != CALL_STREAM)
 		return true;
 	tell_start(o, 0);
@@ -164,21 +130,11 @@ void call_output_gap(struct call_output *o, const Sandgate__Gap *g)
 	write_events(o, &out);
 }
 
-static void reply_result(struct call_output *o, const Sandgate__Result *result)
-{
-	struct result_stream streams[2];
-	for (int i = 0; i < 2; i++) {
-		streams[i] = (struct result_stream){o->streams[i].data, o->streams[i].len};
-		o->streams[i].data = NULL;
-	}
-	bulk_reply(o->r, result, streams, o->q->base64);
-}
-
 void call_output_finish(struct call_output *o, Sandgate__Result *result, uint64_t end)
 {
 	struct json_out out = {0};
 	if (o->kind == CALL_RUN) {
-		reply_result(o, result);
+		bulk_reply(o->r, result, o->streams, o->q->base64);
 		return;
 	}
 	if (o->kind == CALL_START) {

@@ -9,14 +9,8 @@
 #define SANDGATE_CALL_OUTPUT_H
 
 #include "host-bridge/api/call.h"
+#include "host-bridge/api/call_buffer.h"
 #include "host-bridge/api/sse.h"
-
-struct call_buffer {
-	char *data;
-	size_t len, room;
-	uint64_t seen; /* bytes that came, kept or not */
-	bool cut;      /* there is a hole: what follows is not kept */
-};
 
 struct call_output {
 	struct api_request *r; /* until it was answered */

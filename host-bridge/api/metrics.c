@@ -123,6 +123,8 @@ char *metrics_text(const struct metrics *m, const struct metrics_gauges *g, size
 	                &m->create_seconds);
 	print_gauge(f, "sandgate_sandboxes", "Sandboxes now.", g->sandboxes);
 	print_gauge(f, "sandgate_execs_running", "Exec calls in progress.", g->calls);
+	print_gauge(f, "sandgate_buffered_bytes", "Output held for replies to come.",
+	            g->buffered);
 	print_gauge(f, "sandgate_watchers", "Watchers of exec streams.", g->watchers);
 	print_gauge(f, "sandgate_http_connections", "Open connections.", g->connections);
 	print_gauge(f, "sandgate_http_requests", "Requests in progress.", g->requests);

@@ -14,7 +14,7 @@ struct metrics;
 
 /* What is read off the parts at the time of asking. */
 struct metrics_gauges {
-	size_t connections, requests, sandboxes, calls, watchers;
+	size_t connections, requests, sandboxes, calls, buffered, watchers;
 	bool draining;
 };
 

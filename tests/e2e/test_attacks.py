@@ -127,6 +127,27 @@ class TestBursts:
         finally:
             bridge.stop()
 
+    def test_what_all_unread_replies_hold_is_bounded(self, farm):
+        """Past the bound a result says what it lacks, and no short one lacks anything."""
+        limit, bound = 64 << 20, 512 << 20
+        bridge = farm.new("local").start()
+        try:
+            made = bridge.client.create()
+            calls = [made.send(f"yes | head -c {limit}", limits={"output_bytes": limit})
+                     for _ in range(10)]
+            until(lambda: readable(calls) == 10, 60, "all results")
+            assert bridge.rss_kib() < (bound >> 10) + (64 << 10)
+            assert made.out("echo whole") == "whole\n"
+            cut = made.run(f"yes | head -c {1 << 20}; exit 3")
+            assert (cut["exit_code"], cut["stdout_bytes"]) == (3, 1 << 20)
+            assert cut["stdout_truncated"] and len(cut["stdout"]) == 64 << 10
+            for c in calls:
+                c.abort()
+            until(lambda: b"buffered_bytes 0\n" in bridge.client.get("/metrics").body, 10)
+            assert len(made.out(f"yes | head -c {1 << 20}")) == 1 << 20
+        finally:
+            bridge.stop()
+
 
 class TestRaces:
     def test_kill_against_exit(self, sandbox):
