@@ -51,7 +51,7 @@ def test_spawning_and_cgroups_in_a_guest(launcher, rootfs, archive, tmp_path):
     image.write_bytes((rootfs / base).read_bytes() + archive)
     environment = dict(os.environ, TMPDIR="/dev/shm")
     if launcher == "uml":
-        environment["LD_PRELOAD"] = str(rootfs / "uml-xstate.so")
+        environment["LD_PRELOAD"] = str(rootfs / "uml-preload.so")
     guest = subprocess.Popen(command(launcher, rootfs, image, tmp_path), env=environment,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, start_new_session=True)

@@ -61,8 +61,13 @@ def test_crashed_kernel(victim):
     connection = victim.send("echo 1 > /proc/sys/kernel/sysrq; echo up; sleep 0.3; "
                              "echo c > /proc/sysrq-trigger; sleep 60", "/exec/stream")
     with connection:
-        last = Stream(connection, *connection.head()).collect().last
-    assert last["type"] == "error" and last["code"] in LOST, last
+        stream = Stream(connection, *connection.head())
+        stream.until("stdout", "up")
+        began = time.monotonic()
+        last = stream.collect().last
+    assert last["type"] == "error" and last["code"] == "sandbox.lost", last
+    until(lambda: victim.status() == "failed", 5, "the sandbox's failure")
+    assert time.monotonic() - began < 5
 
 
 def test_powered_off_by_its_own_root(victim):
