@@ -5,20 +5,10 @@
 #include <sys/queue.h>
 
 #include "host-bridge/api/dial.h"
-#include "host-bridge/api/sse.h"
+#include "host-bridge/api/watcher.h"
 #include "proto/log.h"
 
 #define BUCKETS 256 /* a power of two */
-
-struct watcher {
-	LIST_ENTRY(watcher) entry;
-	struct hub *hub;
-	struct api_request *r;
-	struct sse sse;
-	bool behind;         /* over its high watermark: what comes now is skipped */
-	bool gapped, lossy;  /* what it was sent is not all, or not as it was */
-	uint64_t skipped[2]; /* bytes of each stream since then */
-};
 
 LIST_HEAD(hub_list, hub);
 
@@ -29,10 +19,9 @@ struct hub {
 	char exec_id[EXEC_ID_MAX + 1];
 	struct dial dial;
 	struct sse_text text;
-	uint64_t started_at_ms;
 	bool attached;
 	bool retried; /* the link was lost; nothing was heard since */
-	LIST_HEAD(, watcher) watchers;
+	struct watcher_list watchers;
 };
 
 struct hub_set {
@@ -76,83 +65,48 @@ static void hub_destroy(struct hub *h)
 	free(h);
 }
 
-static void watcher_destroy(struct watcher *w)
+static void join(struct hub *h, struct watcher *w)
 {
-	LIST_REMOVE(w, entry);
+	w->hub = h;
+	w->text = &h->text;
+	LIST_INSERT_HEAD(&h->watchers, w, entry);
+	h->set->watchers++;
+}
+
+static struct watcher *leave(struct watcher *w)
+{
 	w->hub->set->watchers--;
-	sse_stop(&w->sse);
-	free(w);
+	LIST_REMOVE(w, entry);
+	return w;
 }
 
 static void on_gone(struct api_request *r)
 {
 	struct watcher *w = r->owner;
 	struct hub *h = w->hub;
-	watcher_destroy(w);
+	watcher_destroy(leave(w));
 	if (LIST_EMPTY(&h->watchers))
 		hub_destroy(h);
 }
 
-/* ---- writing ---- */
+/* ---- to all watchers ---- */
 
-static void catch_up(struct watcher *w)
-{
-	struct json_out out = {0};
-	w->behind = false;
-	w->gapped = true;
-	for (int i = 0; i < 2; i++)
-		if (w->skipped[i] > 0)
-			sse_skipped(&w->hub->text, &out, (Sandgate__Stream)i, w->skipped[i]);
-	w->skipped[0] = w->skipped[1] = 0;
-	if (out.len > 0)
-		sse_write(&w->sse, &out);
-	json_out_free(&out);
-}
-
-static void on_room(struct api_request *r)
-{
-	struct watcher *w = r->owner;
-	if (w->behind)
-		catch_up(w);
-}
-
-/* One rendered event to everybody; who is behind counts the bytes of it instead. */
+/* One rendered event, of so many bytes of a stream. */
 static void broadcast(struct hub *h, struct json_out *events, unsigned stream, uint64_t bytes)
 {
 	struct watcher *w;
-	LIST_FOREACH (w, &h->watchers, entry) {
-		if (w->behind) {
-			w->skipped[stream] += bytes;
-			continue;
-		}
-		w->lossy |= h->text.lossy;
-		if (events->len > 0)
-			w->behind = !sse_write(&w->sse, events);
-	}
+	LIST_FOREACH (w, &h->watchers, entry)
+		watcher_write(w, events, stream, bytes);
 	h->text.lossy = false;
 	json_out_free(events);
 }
 
-/* The terminal event of every watcher, which is told of its gap first. */
 static void finish(struct hub *h, const Sandgate__Exit *x)
 {
 	struct watcher *w;
 	h->text.next = x->sequence;
-	while ((w = LIST_FIRST(&h->watchers)) != NULL) {
-		struct api_request *r = w->r;
-		struct sse_text text = h->text;
-		struct json_out last = {0};
-		text.lossy = w->lossy;
-		if (w->behind)
-			catch_up(w);
-		sse_exit(&text, &last, x->result, w->gapped);
-		sse_write(&w->sse, &last);
-		json_out_free(&last);
-		watcher_destroy(w);
-		r->on_gone = NULL;
-		r->on_room = NULL;
-		api_end(r);
-	}
+	while ((w = LIST_FIRST(&h->watchers)) != NULL)
+		watcher_finish(leave(w), x);
 	hub_destroy(h);
 }
 
@@ -160,22 +114,8 @@ static void fail(struct hub *h, const struct err *e)
 {
 	struct api_details d = {.exec_id = h->exec_id};
 	struct watcher *w;
-	while ((w = LIST_FIRST(&h->watchers)) != NULL) {
-		struct api_request *r = w->r;
-		struct json_out out = {0};
-		r->on_gone = NULL;
-		r->on_room = NULL;
-		if (!h->attached) {
-			watcher_destroy(w);
-			api_fail(r, e, &d);
-			continue;
-		}
-		sse_error(&h->text, &out, r->id, e, &d);
-		sse_write(&w->sse, &out);
-		json_out_free(&out);
-		watcher_destroy(w);
-		api_end(r);
-	}
+	while ((w = LIST_FIRST(&h->watchers)) != NULL)
+		watcher_fail(leave(w), e, &d);
 	hub_destroy(h);
 }
 
@@ -204,11 +144,8 @@ static bool merge(struct hub *h)
 			break;
 	if (other == NULL)
 		return false;
-	while ((w = LIST_FIRST(&h->watchers)) != NULL) {
-		LIST_REMOVE(w, entry);
-		w->hub = other;
-		LIST_INSERT_HEAD(&other->watchers, w, entry);
-	}
+	while ((w = LIST_FIRST(&h->watchers)) != NULL)
+		join(other, leave(w));
 	hub_destroy(h);
 	return true;
 }
@@ -239,18 +176,6 @@ static bool attach_again(struct hub *h, const struct dial_end *end)
 	return true;
 }
 
-/* The exec exists: the watcher's headers and its `start` go out. */
-static void begin(struct hub *h)
-{
-	struct watcher *w = LIST_FIRST(&h->watchers);
-	struct json_out out = {0};
-	h->attached = true;
-	sse_open(&w->sse, w->r);
-	sse_start(&h->text, &out, h->started_at_ms);
-	sse_write(&w->sse, &out);
-	json_out_free(&out);
-}
-
 /* The answer to ExecInfo decides what the watcher gets. */
 static void on_state(struct hub *h, const Sandgate__ExecState *s)
 {
@@ -259,11 +184,8 @@ static void on_state(struct hub *h, const Sandgate__ExecState *s)
 	struct sandbox *sandbox = h->dial.sandbox;
 	bool finished = s->phase == SANDGATE__EXEC_PHASE__PHASE_FINISHED;
 	if (h->text.next == s->end_sequence + 1 && finished) {
-		struct api_request *r = w->r;
-		r->on_gone = NULL;
-		watcher_destroy(w);
+		api_reply_empty(watcher_destroy(leave(w)), 204);
 		hub_destroy(h);
-		api_reply_empty(r, 204);
 		return;
 	}
 	if (h->text.next > s->end_sequence) {
@@ -271,9 +193,9 @@ static void on_state(struct hub *h, const Sandgate__ExecState *s)
 		fail(h, &e);
 		return;
 	}
-	h->started_at_ms = s->started_at_ms;
 	dial_close(&h->dial);
-	begin(h);
+	h->attached = true;
+	watcher_begin(w, s->started_at_ms);
 	if (!merge(h))
 		attach(h, sandbox);
 }
@@ -346,21 +268,6 @@ static const struct dial_handlers dial_handlers = {.on_frame = on_frame, .on_end
 
 /* ---- what handlers call ---- */
 
-static struct watcher *watcher_create(struct hub *h, struct api_request *r)
-{
-	struct watcher *w = calloc(1, sizeof(*w));
-	if (w == NULL)
-		return NULL;
-	w->hub = h;
-	w->r = r;
-	LIST_INSERT_HEAD(&h->watchers, w, entry);
-	h->set->watchers++;
-	r->owner = w;
-	r->on_gone = on_gone;
-	r->on_room = on_room;
-	return w;
-}
-
 void hub_watch(struct api_request *r, struct sandbox *s, const char *exec_id, uint64_t after,
                bool base64)
 {
@@ -368,13 +275,15 @@ void hub_watch(struct api_request *r, struct sandbox *s, const char *exec_id, ui
 	Sandgate__Open open = SANDGATE__OPEN__INIT;
 	Sandgate__ExecInfo info = SANDGATE__EXEC_INFO__INIT;
 	struct hub *h = hub_create(r->api->hubs, s, exec_id, after, base64);
-	if (h == NULL || watcher_create(h, r) == NULL) {
+	struct watcher *w = h != NULL ? watcher_create(r, on_gone) : NULL;
+	if (w == NULL) {
 		if (h != NULL)
 			hub_destroy(h);
 		err_set(&e, ERR_INTERNAL, "out of memory");
 		api_fail(r, &e, NULL);
 		return;
 	}
+	join(h, w);
 	info.exec_id = h->exec_id;
 	open.op_case = SANDGATE__OPEN__OP_EXEC_INFO;
 	open.exec_info = &info;
