@@ -6,6 +6,7 @@
 
 #include "host-bridge/api/body.h"
 #include "host-bridge/api/call_request.h"
+#include "host-bridge/api/exec_body.h"
 
 static const char *const colours[] = {"red", "blue", NULL};
 
@@ -124,6 +125,12 @@ END_TEST
 
 /* ---- exec requests ---- */
 
+static int read_defaults(json_t *defaults, struct err *e)
+{
+	struct exec_fields f = {0};
+	return exec_body_read_defaults(defaults, &f, e);
+}
+
 static struct call_request *request(const char *text, json_t *defaults)
 {
 	struct err e;
@@ -211,7 +218,7 @@ START_TEST(a_limit_out_of_the_agents_range_is_refused_by_name)
 	ck_assert_str_eq(e.msg, cases[_i].message);
 
 	json_t *d = json_pack("{s:o}", "limits", json_loads(cases[_i].limits, 0, NULL));
-	ck_assert_int_lt(call_request_check_defaults(d, &e), 0);
+	ck_assert_int_lt(read_defaults(d, &e), 0);
 	snprintf(field, sizeof(field), "exec_defaults.%s", cases[_i].field);
 	snprintf(message, sizeof(message), "exec_defaults.%s", cases[_i].message);
 	ck_assert_str_eq(e.field, field);
@@ -243,7 +250,7 @@ START_TEST(the_request_comes_over_the_defaults)
 	                       "\"timeout_seconds\":9,\"limits\":{\"pids\":7,\"swap_mib\":1}}",
 	                       0, NULL);
 	struct err e;
-	ck_assert_int_eq(call_request_check_defaults(d, &e), 0);
+	ck_assert_int_eq(read_defaults(d, &e), 0);
 	struct call_request *q = request(
 	    "{\"cmd\":\"x\",\"env\":{\"A\":\"r\",\"B\":\"r\"},\"limits\":{\"pids\":3}}", d);
 	ck_assert_uint_eq(q->exec.n_env, 3);
@@ -255,7 +262,7 @@ START_TEST(the_request_comes_over_the_defaults)
 	ck_assert_uint_eq(q->exec.limits->swap_bytes->value, MIB);
 	call_request_free(q);
 	json_object_set_new(d, "cmd", json_string("x"));
-	ck_assert_int_lt(call_request_check_defaults(d, &e), 0);
+	ck_assert_int_lt(read_defaults(d, &e), 0);
 	ck_assert_str_eq(e.field, "exec_defaults.cmd");
 	json_decref(d);
 }

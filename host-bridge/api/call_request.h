@@ -1,14 +1,14 @@
 /*
- * An ExecRequest (api.md section 3) turned into the protocol's Exec message: checked,
- * merged with the sandbox's exec_defaults, converted to the wire's units, and hashed, so
- * that the same id with another request is told apart. It starts nothing.
+ * An ExecRequest turned into the protocol's Exec message: merged with the sandbox's
+ * exec_defaults, converted to the wire's units, and hashed, so that the same id with another
+ * request is told apart. What a request may say is in exec_body.h. It starts nothing.
  */
 #ifndef SANDGATE_CALL_REQUEST_H
 #define SANDGATE_CALL_REQUEST_H
 
 #include <jansson.h>
 
-#include "host-bridge/api/body.h"
+#include "proto/err.h"
 #include "proto/limits.h"
 #include "proto/sandgate.pb-c.h"
 
@@ -43,8 +43,5 @@ struct call_request {
 struct call_request *call_request_parse(const char *data, size_t len, json_t *defaults,
                                         bool detached, struct err *e);
 void call_request_free(struct call_request *q);
-
-/* Check exec_defaults when they are given; they are read again with each exec. */
-int call_request_check_defaults(json_t *defaults, struct err *e);
 
 #endif

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "host-bridge/api/body.h"
-#include "host-bridge/api/call_request.h"
+#include "host-bridge/api/exec_body.h"
 
 struct attach_fields {
 	struct body_int transport, cid, port;
@@ -219,7 +219,9 @@ static int fill(struct api_request *r, json_t *doc, const struct create_fields *
 	if (take_template(f, spec, e) < 0 || check_metadata(f->metadata, e) < 0)
 		return -1;
 	spec->exec_defaults = f->exec_defaults;
-	if (f->exec_defaults != NULL && call_request_check_defaults(f->exec_defaults, e) < 0)
+	struct exec_fields checked = {0}; /* and read again with each exec */
+	if (f->exec_defaults != NULL &&
+	    exec_body_read_defaults(f->exec_defaults, &checked, e) < 0)
 		return -1;
 	spec->attach = f->attach.transport.set;
 	if (spec->attach && take_attach(r, &f->attach, &spec->endpoint, e) < 0)
