@@ -151,127 +151,6 @@ int sandbox_patch(struct sandbox *s, const double *ttl, const double *lifetime,
 	return sandbox_save(s, e);
 }
 
-/* ---- who waits, who listens ---- */
-
-int sandbox_add_waiter(struct sandbox_waiters *to, const struct sandbox_waiter *w,
-                       struct err *e)
-{
-	struct sandbox_waiter *copy = malloc(sizeof(*copy));
-	if (copy == NULL)
-		return err_set(e, ERR_INTERNAL, "out of memory");
-	*copy = *w;
-	SLIST_INSERT_HEAD(to, copy, entry);
-	return 0;
-}
-
-static void drop_waiters(struct sandbox_waiters *from)
-{
-	struct sandbox_waiter *w;
-	while ((w = SLIST_FIRST(from)) != NULL) {
-		SLIST_REMOVE_HEAD(from, entry);
-		free(w);
-	}
-}
-
-/* The status has settled: tell those who waited for that. Each may wait or delete again. */
-static void on_waiters(struct ev_loop *loop, ev_timer *w, int revents)
-{
-	struct sandbox *s = w->data;
-	struct sandbox_waiter *first;
-	struct err gone = {.code = ERR_SANDBOX_GONE, .msg = "the sandbox was deleted"};
-	(void)loop;
-	(void)revents;
-	while (s->status != SANDBOX_CREATING &&
-	       (first = SLIST_FIRST(&s->ready_waiters)) != NULL) {
-		struct sandbox_waiter told = *first;
-		SLIST_REMOVE_HEAD(&s->ready_waiters, entry);
-		free(first);
-		const struct err *why = NULL;
-		if (s->status == SANDBOX_DELETED)
-			why = &gone;
-		else if (s->status == SANDBOX_FAILED)
-			why = &s->failure;
-		told.on_ready(s, why, told.arg);
-	}
-	if (s->deleted)
-		sandbox_timer_in(s, 0.);
-}
-
-void sandbox_tell_waiters(struct sandbox *s)
-{
-	ev_timer_stop(s->set->loop, &s->waiters_timer);
-	ev_timer_set(&s->waiters_timer, 0., 0.);
-	ev_timer_start(s->set->loop, &s->waiters_timer);
-}
-
-int sandbox_wait_ready(struct sandbox *s,
-                       void (*on_ready)(struct sandbox *, const struct err *, void *),
-                       void *arg, struct err *e)
-{
-	struct sandbox_waiter w = {.on_ready = on_ready, .arg = arg};
-	if (sandbox_add_waiter(&s->ready_waiters, &w, e) < 0)
-		return -1;
-	if (s->status != SANDBOX_CREATING)
-		sandbox_tell_waiters(s);
-	return 0;
-}
-
-void sandbox_wait_cancel(struct sandbox *s, void *arg)
-{
-	struct sandbox_waiter *w, *next;
-	for (w = SLIST_FIRST(&s->ready_waiters); w != NULL; w = next) {
-		next = SLIST_NEXT(w, entry);
-		if (w->arg != arg)
-			continue;
-		SLIST_REMOVE(&s->ready_waiters, w, sandbox_waiter, entry);
-		free(w);
-	}
-}
-
-void sandbox_creator_gone(struct sandbox *s)
-{
-	struct sandbox_waiter *w, *next;
-	for (w = SLIST_FIRST(&s->ready_waiters); w != NULL; w = next) {
-		next = SLIST_NEXT(w, entry);
-		if (!w->creator)
-			continue;
-		SLIST_REMOVE(&s->ready_waiters, w, sandbox_waiter, entry);
-		free(w);
-	}
-	if (s->spec.idempotency_key[0] == '\0') {
-		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL, NULL);
-		return;
-	}
-	s->orphan_due = sandbox_clock() + IDEMPOTENCY_ORPHAN_S;
-	sandbox_update_timer(s);
-}
-
-void sandbox_listen(struct sandbox *s, struct sandbox_listener *l)
-{
-	l->sandbox = s;
-	LIST_INSERT_HEAD(&s->listeners, l, entry);
-	sandbox_start_pulse(s);
-}
-
-void sandbox_unlisten(struct sandbox_listener *l)
-{
-	struct sandbox *s = l->sandbox;
-	LIST_REMOVE(l, entry);
-	l->sandbox = NULL;
-	if (s->deleted)
-		sandbox_timer_in(s, 0.);
-}
-
-void sandbox_tell(struct sandbox *s, Sandgate__CancelReason reason)
-{
-	struct sandbox_listener *l;
-	while ((l = LIST_FIRST(&s->listeners)) != NULL) {
-		LIST_REMOVE(l, entry);
-		LIST_INSERT_HEAD(&s->told, l, entry);
-		l->on_end(l, reason);
-	}
-}
-
 /* ---- the VM ---- */
 
 static void on_vm_changed(struct vm *vm, void *arg)
@@ -379,13 +258,9 @@ struct sandbox *sandbox_new(struct sandbox_set *set, const char *id)
 	snprintf(s->id, sizeof(s->id), "%s", id);
 	s->created_ms = sandbox_wall_ms();
 	s->born = s->active = sandbox_clock();
-	SLIST_INIT(&s->ready_waiters);
-	SLIST_INIT(&s->done_waiters);
-	LIST_INIT(&s->listeners);
-	LIST_INIT(&s->told);
 	ev_timer_init(&s->timer, on_timer, 0., 0.);
-	ev_timer_init(&s->waiters_timer, on_waiters, 0., 0.);
-	s->timer.data = s->waiters_timer.data = s;
+	s->timer.data = s;
+	sandbox_init_waiters(s);
 	sandbox_init_links(s);
 	sandbox_init_pulse(s);
 	struct sandbox *before = TAILQ_LAST(&set->all, sandbox_list);
@@ -402,12 +277,10 @@ void sandbox_free(struct sandbox *s)
 {
 	TAILQ_REMOVE(&s->set->all, s, entry);
 	ev_timer_stop(s->set->loop, &s->timer);
-	ev_timer_stop(s->set->loop, &s->waiters_timer);
 	drop_links(s);
 	farewell_cancel(s->farewell);
 	vm_forget(s->vm);
-	drop_waiters(&s->ready_waiters);
-	drop_waiters(&s->done_waiters);
+	sandbox_drop_waiters(s);
 	json_decref(s->agent);
 	sandbox_free_spec(&s->spec);
 	free(s);

@@ -1,6 +1,6 @@
 /*
- * What the files of a sandbox call of each other: its life (sandbox.c), its links, its end,
- * its row in the registry, the set. Nobody else includes this.
+ * What the files of a sandbox call of each other: its life (sandbox.c), who waits, its links,
+ * its end, its row in the registry, the set. Nobody else includes this.
  */
 #ifndef SANDGATE_SANDBOX_STEPS_H
 #define SANDGATE_SANDBOX_STEPS_H
@@ -18,13 +18,17 @@ void sandbox_running(struct sandbox *s); /* the agent has answered */
 void sandbox_failed(struct sandbox *s, const struct err *why);
 void sandbox_update_timer(struct sandbox *s);
 void sandbox_timer_in(struct sandbox *s, double seconds);
-void sandbox_tell_waiters(struct sandbox *s); /* soon, once the status has settled */
-void sandbox_tell(struct sandbox *s, Sandgate__CancelReason reason); /* all listeners */
 void sandbox_stop_vm(struct sandbox *s);
-int sandbox_add_waiter(struct sandbox_waiters *to, const struct sandbox_waiter *w,
-                       struct err *e);
 double sandbox_expires_in(const struct sandbox *s); /* seconds; < 0: never */
 void sandbox_expire(struct sandbox *s);
+
+/* sandbox_waiters.c */
+void sandbox_init_waiters(struct sandbox *s);
+void sandbox_drop_waiters(struct sandbox *s); /* without a word */
+int sandbox_add_waiter(struct sandbox_waiters *to, const struct sandbox_waiter *w,
+                       struct err *e);
+void sandbox_tell_waiters(struct sandbox *s); /* soon, once the status has settled */
+void sandbox_tell(struct sandbox *s, Sandgate__CancelReason reason); /* all listeners */
 
 /* sandbox_delete.c; called from the timer alone: whoever has news sets that to 0 */
 void sandbox_delete_step(struct sandbox *s);
