@@ -17,8 +17,11 @@
 #include "guest-agent/agent.h"
 #include "proto/frame.h"
 #include "proto/limits.h"
+#include "tests/suite_fixture.h"
 
 #define FIXTURE_PATIENCE_S 10.0
+
+#define BYTES(s) ((ProtobufCBinaryData){sizeof(s) - 1, (uint8_t *)(s)})
 
 static struct config fixture_config;
 static struct agent *fixture_agent;
@@ -289,6 +292,91 @@ static inline struct host *host_attach(const char *id, Sandgate__Role role, uint
 	m.offset = offset;
 	host_open(h, SANDGATE__OPEN__OP_ATTACH, &m);
 	return h;
+}
+
+/* Run `m` to its end as its owner. */
+static inline struct transcript host_run(Sandgate__Exec *m)
+{
+	struct host *h = host_exec(m);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OPENED);
+	struct transcript t = host_read_all(h, 0);
+	ck_assert_msg(t.result != NULL, "refused: %s", t.last->refused->message);
+	host_close(h);
+	return t;
+}
+
+/* Refused with `code` and `field` is the last thing that is said, after Opened perhaps. */
+static inline void host_expect_refused(struct host *h, enum err_code code, const char *field)
+{
+	Sandgate__GuestFrame *g = host_next(h);
+	ck_assert(g != NULL);
+	if (g->body_case == SANDGATE__GUEST_FRAME__BODY_OPENED) {
+		host_free(g);
+		g = host_next(h);
+	}
+	ck_assert_int_eq(g->body_case, SANDGATE__GUEST_FRAME__BODY_REFUSED);
+	ck_assert_int_eq(g->refused->code, code);
+	ck_assert_str_eq(g->refused->field, field);
+	host_free(g);
+	ck_assert(host_next(h) == NULL);
+	host_close(h);
+}
+
+/* Start an exec, up to Started. */
+static inline struct host *host_start(Sandgate__Exec *m)
+{
+	struct host *h = host_exec(m);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OPENED);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_STARTED);
+	return h;
+}
+
+/* Attach, up to Opened. */
+static inline struct host *host_attached(const char *id, Sandgate__Role role, uint64_t offset)
+{
+	struct host *h = host_attach(id, role, offset);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OPENED);
+	return h;
+}
+
+static inline void host_cancel(struct host *h, Sandgate__CancelReason reason)
+{
+	Sandgate__Cancel c = SANDGATE__CANCEL__INIT;
+	c.reason = reason;
+	host_send(h, SANDGATE__HOST_FRAME__BODY_CANCEL, &c);
+}
+
+static inline void host_expect_output(struct host *h, const char *text)
+{
+	size_t got = 0;
+	while (got < strlen(text)) {
+		Sandgate__GuestFrame *g = host_expect(h, SANDGATE__GUEST_FRAME__BODY_OUTPUT);
+		ck_assert(memcmp(g->output->data.data, text + got, g->output->data.len) == 0);
+		got += g->output->data.len;
+		host_free(g);
+	}
+}
+
+static inline void host_send_stdin(struct host *h, const char *text, const uint64_t *offset)
+{
+	Sandgate__Stdin m = SANDGATE__STDIN__INIT;
+	Sandgate__Uint64Value at = SANDGATE__UINT64_VALUE__INIT;
+	m.data = (ProtobufCBinaryData){strlen(text), (uint8_t *)text};
+	if (offset != NULL) {
+		at.value = *offset;
+		m.offset = &at;
+	}
+	host_send(h, SANDGATE__HOST_FRAME__BODY_STDIN, &m);
+}
+
+/* All that a watcher gets of an exec, once it is over. */
+static inline struct transcript host_outcome_of(const char *id)
+{
+	struct host *h = host_attach(id, SANDGATE__ROLE__ROLE_OUTPUT, 0);
+	struct transcript t = host_read_all(h, 0);
+	ck_assert(t.result != NULL);
+	host_close(h);
+	return t;
 }
 
 #endif

@@ -3,22 +3,10 @@
 
 #include "tests/agent_fixture.h"
 
-/* Run `m` to its end as its owner. */
-static struct transcript run(Sandgate__Exec *m)
-{
-	struct host *h = host_exec(m);
-	struct transcript t;
-	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OPENED);
-	t = host_read_all(h, 0);
-	ck_assert_msg(t.result != NULL, "refused: %s", t.last->refused->message);
-	host_close(h);
-	return t;
-}
-
 static struct transcript run_cmd(const char *cmd)
 {
 	Sandgate__Exec m = exec_message("x", cmd);
-	return run(&m);
+	return host_run(&m);
 }
 
 START_TEST(exit_code_and_both_streams_are_reported)
@@ -57,7 +45,7 @@ START_TEST(timeout_keeps_what_was_printed)
 {
 	Sandgate__Exec m = exec_message("x", "echo partial; sleep 60");
 	m.timeout_ms = 300;
-	struct transcript t = run(&m);
+	struct transcript t = host_run(&m);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
 	ck_assert_int_eq(t.result->exit_code, 124);
 	ck_assert_str_eq(t.out[0], "partial\n");
@@ -72,7 +60,7 @@ START_TEST(timeout_is_a_timeout_even_if_a_trap_exits_0)
 	    exec_message("x", "trap 'exit 0' TERM; while :; do sleep 0.05; done");
 	m.timeout_ms = 300;
 	m.grace_ms = 5000;
-	struct transcript t = run(&m);
+	struct transcript t = host_run(&m);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
 	ck_assert_uint_lt(t.result->duration_ms, 3000);
 	transcript_free(&t);
@@ -83,7 +71,7 @@ START_TEST(a_stopped_or_deaf_process_is_killed_after_the_grace)
 {
 	Sandgate__Exec m = exec_message("x", "trap '' TERM; kill -STOP $$; sleep 60; sleep 60");
 	m.timeout_ms = 200;
-	struct transcript t = run(&m);
+	struct transcript t = host_run(&m);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
 	ck_assert_uint_ge(t.result->duration_ms, 400);
 	ck_assert(!t.result->cleanup_pending);
@@ -94,13 +82,9 @@ END_TEST
 START_TEST(cancel_ends_it_with_its_reason)
 {
 	Sandgate__Exec m = exec_message("x", "echo up; sleep 60");
-	Sandgate__Cancel c = SANDGATE__CANCEL__INIT;
-	struct host *h = host_exec(&m);
-	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OPENED);
-	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_STARTED);
+	struct host *h = host_start(&m);
 	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OUTPUT);
-	c.reason = SANDGATE__CANCEL_REASON__CANCEL_KILLED;
-	host_send(h, SANDGATE__HOST_FRAME__BODY_CANCEL, &c);
+	host_cancel(h, SANDGATE__CANCEL_REASON__CANCEL_KILLED);
 	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_DONE);
 	struct transcript t = host_read_all(h, 3);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_CANCELLED);
@@ -113,8 +97,8 @@ END_TEST
 START_TEST(missing_cwd_runs_nothing_and_names_the_stage)
 {
 	Sandgate__Exec m = exec_message("x", "echo leaked");
-	m.cwd = (ProtobufCBinaryData){5, (uint8_t *)"/nope"};
-	struct transcript t = run(&m);
+	m.cwd = BYTES("/nope");
+	struct transcript t = host_run(&m);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_SPAWN_FAILED);
 	ck_assert_int_eq(t.result->exit_code, 126);
 	ck_assert_str_eq(t.result->spawn_error->stage, "chdir");
@@ -129,8 +113,8 @@ END_TEST
 START_TEST(unknown_user_is_a_spawn_failure)
 {
 	Sandgate__Exec m = exec_message("x", "id -u");
-	m.user = (ProtobufCBinaryData){5, (uint8_t *)"ghost"};
-	struct transcript t = run(&m);
+	m.user = BYTES("ghost");
+	struct transcript t = host_run(&m);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_SPAWN_FAILED);
 	ck_assert_str_eq(t.result->spawn_error->stage, "user");
 	transcript_free(&t);
@@ -140,10 +124,10 @@ END_TEST
 START_TEST(unknown_program_is_127)
 {
 	Sandgate__Exec m = exec_message("x", "");
-	ProtobufCBinaryData argv[] = {{12, (uint8_t *)"no-such-prog"}};
+	ProtobufCBinaryData argv[] = {BYTES("no-such-prog")};
 	m.argv = argv;
 	m.n_argv = 1;
-	struct transcript t = run(&m);
+	struct transcript t = host_run(&m);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_SPAWN_FAILED);
 	ck_assert_int_eq(t.result->exit_code, 127);
 	ck_assert_str_eq(t.result->spawn_error->stage, "execve");
@@ -199,7 +183,7 @@ START_TEST(tail_of_output_is_never_lost)
 		char id[16];
 		snprintf(id, sizeof(id), "t%d", i);
 		Sandgate__Exec m = exec_message(id, "seq 1 10000; exit 5");
-		struct transcript t = run(&m);
+		struct transcript t = host_run(&m);
 		ck_assert_uint_eq(t.len[0], 48894);
 		ck_assert_str_eq(t.out[0] + 48894 - 6, "10000\n");
 		ck_assert_int_eq(t.result->exit_code, 5);
@@ -222,7 +206,7 @@ START_TEST(merged_streams_are_stdout)
 {
 	Sandgate__Exec m = exec_message("x", "echo a; echo b >&2; echo c");
 	m.merge_stderr = 1;
-	struct transcript t = run(&m);
+	struct transcript t = host_run(&m);
 	ck_assert_str_eq(t.out[0], "a\nb\nc\n");
 	ck_assert_uint_eq(t.len[1], 0);
 	transcript_free(&t);
@@ -245,7 +229,7 @@ static struct transcript run_with_input(const char *cmd, size_t len)
 	Sandgate__Exec m = exec_message("x", cmd);
 	memset(input, 'x', sizeof(input));
 	m.stdin = (ProtobufCBinaryData){len, input};
-	return run(&m);
+	return host_run(&m);
 }
 
 START_TEST(stdin_reaches_the_command_and_ends)
@@ -279,14 +263,14 @@ START_TEST(environment_is_built_in_order)
 {
 	Sandgate__EnvVar a = SANDGATE__ENV_VAR__INIT, *env[] = {&a};
 	Sandgate__Exec m = exec_message("x", "echo $HOME:$USER:$LANG:$A:$B");
-	a.name = (ProtobufCBinaryData){1, (uint8_t *)"A"};
-	a.value = (ProtobufCBinaryData){1, (uint8_t *)"2"};
+	a.name = BYTES("A");
+	a.value = BYTES("2");
 	m.env = env;
 	m.n_env = 1;
 	struct err e;
 	ck_assert_int_eq(config_set(&fixture_config, "env", "A=1", &e), 0);
 	ck_assert_int_eq(config_set(&fixture_config, "env", "B=1", &e), 0);
-	struct transcript t = run(&m);
+	struct transcript t = host_run(&m);
 	ck_assert_str_eq(t.out[0], "/root:root:C.UTF-8:2:1\n");
 	transcript_free(&t);
 }
@@ -311,8 +295,8 @@ END_TEST
 START_TEST(a_home_that_is_missing_is_done_without)
 {
 	Sandgate__Exec m = exec_message("x", "pwd; id -u");
-	m.user = (ProtobufCBinaryData){6, (uint8_t *)"nobody"};
-	struct transcript t = run(&m);
+	m.user = BYTES("nobody");
+	struct transcript t = host_run(&m);
 	ck_assert_str_eq(t.out[0], "/\n65534\n");
 	transcript_free(&t);
 }
@@ -373,7 +357,7 @@ START_TEST(a_leftovers_cpu_time_is_limited_after_its_result_is_dropped)
 		char id[16];
 		snprintf(id, sizeof(id), "e%d", i);
 		Sandgate__Exec other = exec_message(id, "true");
-		t = run(&other);
+		t = host_run(&other);
 		transcript_free(&t);
 	}
 	turn_until(is_unknown, m.exec_id);
@@ -387,7 +371,7 @@ START_TEST(nothing_of_the_agent_is_inherited)
 	ck_assert_str_eq(t.out[0], "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
 	transcript_free(&t);
 	Sandgate__Exec m = exec_message("y", "ls /proc/self/fd");
-	t = run(&m);
+	t = host_run(&m);
 	ck_assert_str_eq(t.out[0], "0\n1\n2\n3\n"); /* 3 is ls's own */
 	transcript_free(&t);
 }
@@ -395,7 +379,6 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("exec");
 	TCase *tc = tcase_create("exec");
 	tcase_add_checked_fixture(tc, fixture_setup, NULL);
 	tcase_set_timeout(tc, 60);
@@ -426,10 +409,5 @@ int main(void)
 	tcase_add_test(tc, cpu_time_is_limited_or_the_limit_refused);
 	tcase_add_test(tc, a_leftovers_cpu_time_is_limited_after_its_result_is_dropped);
 	tcase_add_test(tc, nothing_of_the_agent_is_inherited);
-	suite_add_tcase(s, tc);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("exec", tc) != 0;
 }

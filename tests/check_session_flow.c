@@ -1,0 +1,181 @@
+/* What flows through a session: input, signals, and output that nobody takes. */
+#include <signal.h>
+#include <stdio.h>
+
+#include "tests/agent_fixture.h"
+
+/* ---- control ---- */
+
+START_TEST(control_feeds_stdin_by_offset)
+{
+	Sandgate__Exec m = exec_message("x", "cat");
+	Sandgate__CloseStdin c = SANDGATE__CLOSE_STDIN__INIT;
+	uint64_t at = 3;
+	m.stdin_open = 1;
+	m.stdin = BYTES("abc");
+	struct host *h = host_start(&m);
+	struct host *ctl = host_attached("x", SANDGATE__ROLE__ROLE_CONTROL, 0);
+	Sandgate__GuestFrame *g = host_expect(ctl, SANDGATE__GUEST_FRAME__BODY_EXEC_STATE);
+	ck_assert_uint_eq(g->exec_state->stdin_offset, 3);
+	host_free(g);
+	host_send_stdin(ctl, "def", &at);
+	g = host_expect(ctl, SANDGATE__GUEST_FRAME__BODY_STDIN_ACK);
+	ck_assert_uint_eq(g->stdin_ack->offset, 6);
+	ck_assert(!g->stdin_ack->closed);
+	host_free(g);
+	host_send_stdin(ctl, "def", &at); /* a retry */
+	g = host_expect(ctl, SANDGATE__GUEST_FRAME__BODY_REFUSED);
+	ck_assert_int_eq(g->refused->code, ERR_STDIN_OFFSET);
+	ck_assert_uint_eq(g->refused->offset->value, 6);
+	host_free(g);
+	host_close(ctl);
+
+	ctl = host_attached("x", SANDGATE__ROLE__ROLE_CONTROL, 0);
+	host_expect_only(ctl, SANDGATE__GUEST_FRAME__BODY_EXEC_STATE);
+	host_send(ctl, SANDGATE__HOST_FRAME__BODY_CLOSE_STDIN, &c);
+	g = host_expect(ctl, SANDGATE__GUEST_FRAME__BODY_STDIN_ACK);
+	ck_assert(g->stdin_ack->closed);
+	host_free(g);
+	host_close(ctl);
+	struct transcript t = host_read_all(h, 0);
+	ck_assert_str_eq(t.out[0], "abcdef");
+	transcript_free(&t);
+	host_close(h);
+}
+END_TEST
+
+START_TEST(input_that_is_not_read_delays_its_ack_and_nothing_else)
+{
+	char *text = calloc(1, 4 * STDIN_WINDOW);
+	Sandgate__Exec m = exec_message("x", "sleep 60");
+	memset(text, 'x', 4 * STDIN_WINDOW - 1);
+	m.stdin_open = 1;
+	struct host *h = host_start(&m);
+	host_send_stdin(h, text, NULL);
+	host_cancel(h, SANDGATE__CANCEL_REASON__CANCEL_KILLED);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_DONE);
+	struct transcript t = host_read_all(h, 0);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_CANCELLED);
+	transcript_free(&t);
+	host_close(h);
+	free(text);
+}
+END_TEST
+
+START_TEST(a_signal_is_delivered_and_its_death_is_signaled)
+{
+	Sandgate__Exec m = exec_message("x", "sleep 60 & wait");
+	Sandgate__Signal sig = SANDGATE__SIGNAL__INIT;
+	struct host *h = host_start(&m);
+	sig.signal = SIGUSR1;
+	sig.all = 1;
+	host_send(h, SANDGATE__HOST_FRAME__BODY_SIGNAL, &sig);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_DONE);
+	struct transcript t = host_read_all(h, 0);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_SIGNALED);
+	ck_assert_uint_eq(t.result->signal, SIGUSR1);
+	transcript_free(&t);
+	host_close(h);
+}
+END_TEST
+
+/* ---- back-pressure ---- */
+
+static struct ring_budget *budget(void)
+{
+	return &exec_table_env(agent_table(fixture_agent))->budget;
+}
+
+START_TEST(a_slow_owner_holds_the_process_not_the_memory)
+{
+	Sandgate__Exec m = exec_message("x", "head -c 5000000 /dev/zero");
+	struct host *h = host_start(&m);
+	turn_for(0.4);
+	ck_assert_uint_ge(budget()->used, OWNER_WINDOW);
+	ck_assert_uint_lt(budget()->used, OWNER_WINDOW + MIB);
+	struct exec_table_counts c = exec_table_counts(agent_table(fixture_agent));
+	ck_assert_uint_eq(c.running, 1);
+	struct transcript t = host_read_all(h, 0);
+	ck_assert_uint_eq(t.len[0], 5000000);
+	ck_assert_uint_eq(t.gaps, 0);
+	transcript_free(&t);
+	host_close(h);
+}
+END_TEST
+
+START_TEST(an_owner_that_never_reads_is_no_obstacle_to_the_timeout)
+{
+	Sandgate__Exec m = exec_message("x", "yes");
+	m.timeout_ms = 300;
+	struct host *h = host_start(&m);
+	turn_for(1.0);
+	ck_assert_uint_eq(exec_table_counts(agent_table(fixture_agent)).running, 0);
+	ck_assert_uint_lt(budget()->used, 4 * MIB);
+	struct transcript t = host_read_all(h, 0);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
+	ck_assert_uint_eq(t.gaps, 0);
+	transcript_free(&t);
+	host_close(h);
+}
+END_TEST
+
+START_TEST(a_slow_watcher_gets_a_gap_and_stalls_nothing)
+{
+	Sandgate__Limits l = SANDGATE__LIMITS__INIT;
+	Sandgate__Uint64Value keep = SANDGATE__UINT64_VALUE__INIT;
+	Sandgate__Exec m = exec_message("x", "read l; head -c 9000000 /dev/zero");
+	keep.value = 100000;
+	l.output_bytes = &keep;
+	m.limits = &l;
+	m.stdin_open = 1;
+	struct host *h = host_start(&m);
+	struct host *slow = host_attached("x", SANDGATE__ROLE__ROLE_OUTPUT, 0);
+	host_send_stdin(h, "go\n", NULL);
+	struct transcript t = host_read_all(h, 0);
+	ck_assert_uint_eq(t.len[0], 9000000);
+	ck_assert_uint_eq(t.gaps, 0);
+	transcript_free(&t);
+	t = host_read_all(slow, 0);
+	ck_assert_uint_gt(t.gap_bytes, 0);
+	ck_assert_uint_eq(t.len[0] + t.gap_bytes, 9000000);
+	transcript_free(&t);
+	host_close(slow);
+	host_close(h);
+}
+END_TEST
+
+START_TEST(retained_output_yields_to_the_budget)
+{
+	budget()->limit = MIB;
+	for (int i = 0; i < 4; i++) {
+		char id[8];
+		snprintf(id, sizeof(id), "e%d", i);
+		Sandgate__Exec m = exec_message(id, "head -c 400000 /dev/zero");
+		struct transcript t = host_run(&m);
+		ck_assert_uint_eq(t.len[0], 400000);
+		transcript_free(&t);
+		ck_assert_uint_le(budget()->used, MIB);
+	}
+	struct transcript t = host_outcome_of("e0");
+	ck_assert_uint_eq(t.gap_bytes, 400000);
+	transcript_free(&t);
+	t = host_outcome_of("e3");
+	ck_assert_uint_eq(t.gap_bytes, 0);
+	transcript_free(&t);
+}
+END_TEST
+
+int main(void)
+{
+	TCase *tc = tcase_create("session_flow");
+	tcase_add_checked_fixture(tc, fixture_setup, NULL);
+	tcase_set_timeout(tc, 60);
+	tcase_add_test(tc, control_feeds_stdin_by_offset);
+	tcase_add_test(tc, input_that_is_not_read_delays_its_ack_and_nothing_else);
+	tcase_add_test(tc, a_signal_is_delivered_and_its_death_is_signaled);
+	tcase_add_test(tc, a_slow_owner_holds_the_process_not_the_memory);
+	tcase_add_test(tc, an_owner_that_never_reads_is_no_obstacle_to_the_timeout);
+	tcase_add_test(tc, a_slow_watcher_gets_a_gap_and_stalls_nothing);
+	tcase_add_test(tc, retained_output_yields_to_the_budget);
+	return run_suite("session_flow", tc) != 0;
+}
