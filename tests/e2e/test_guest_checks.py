@@ -9,7 +9,8 @@ import pytest
 
 from bridge import BUILD, ROOT, SANITIZED
 
-CHECKS = ["check_cgroup", "check_spawn", "check_spawn_program", "check_spawn_fault"]
+CHECKS = ["check_cgroup", "check_cgroup_limits", "check_spawn", "check_spawn_program",
+          "check_spawn_fault"]
 LIBRARIES = ["-lcheck", "-lsubunit", "-lrt", "-lprotobuf-c", "-lev", "-lcap", "-lm", "-lpthread"]
 FLAGS = ["-O2", "-static", "-s", "-std=gnu11", "-D_GNU_SOURCE", f"-I{ROOT}", f"-I{BUILD}"]
 
