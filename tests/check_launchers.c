@@ -5,7 +5,6 @@
 #include <check.h>
 #include <dirent.h>
 #include <errno.h>
-#include <ftw.h>
 #include <libgen.h>
 #include <limits.h>
 #include <signal.h>
@@ -16,58 +15,15 @@
 
 #include "host-bridge/device/vsock_device.h"
 #include "host-bridge/sandbox/launcher.h"
-#include "host-bridge/sandbox/sandbox.h"
-#include "proto/limits.h"
 
-static struct ev_loop *loop;
-static struct sandbox_set *set;
+#define PATIENCE_S 60. /* a boot under emulation, on a busy machine */
+#include "tests/sandbox_fixture.h"
+
 static char base_dir[] = "/tmp/sgl.XXXXXX"; /* of the whole run */
 static char state_dir[64], agent[PATH_MAX];
 static char rootfs[PATH_MAX];
 static const char *launcher;
-static bool ready, done, ponged;
-static struct err failure;
-
-static int on_file(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
-static void on_watchdog(struct ev_loop *l, ev_timer *w, int revents)
-{
-	(void)l;
-	(void)w;
-	(void)revents;
-	ck_abort_msg("nothing happened");
-}
-
-#define UNTIL(cond)                                        \
-	do {                                               \
-		ev_timer dog;                              \
-		ev_timer_init(&dog, on_watchdog, 60., 0.); \
-		ev_timer_start(loop, &dog);                \
-		while (!(cond))                            \
-			ev_run(loop, EVRUN_ONCE);          \
-		ev_timer_stop(loop, &dog);                 \
-	} while (0)
-
-static void on_ready(struct sandbox *s, const struct err *e, void *arg)
-{
-	(void)s;
-	(void)arg;
-	ready = true;
-	if (e != NULL)
-		failure = *e;
-}
-
-static void on_done(void *arg)
-{
-	(void)arg;
-	done = true;
-}
+static bool ponged;
 
 static void on_frame(struct link *l, const Sandgate__GuestFrame *f, void *owner)
 {
@@ -88,16 +44,13 @@ static void on_closed(struct link *l, const struct err *why, bool sent,
 
 static void start_bridge(void)
 {
-	struct err e = {0};
 	struct sandbox_set_config c = {.state_dir = state_dir,
 	                               .rootfs_dir = rootfs,
 	                               .node = "n1",
 	                               .launcher = launcher,
 	                               .agent_path = agent};
 	loop = ev_loop_new(0);
-	set = sandbox_set_create(loop, &c, &e);
-	ck_assert_msg(set != NULL, "%s", e.msg);
-	ck_assert_int_eq(sandbox_set_adopt(set, &e), 0);
+	open_set(&c);
 }
 
 static void stop_bridge(void)
@@ -110,15 +63,14 @@ static void setup(void)
 {
 	snprintf(state_dir, sizeof(state_dir), "%s/XXXXXX", base_dir);
 	ck_assert_ptr_nonnull(mkdtemp(state_dir));
-	ready = done = ponged = false;
-	memset(&failure, 0, sizeof(failure));
+	memset(&heard, 0, sizeof(heard));
 	start_bridge();
 }
 
 static void teardown(void)
 {
 	stop_bridge();
-	nftw(state_dir, on_file, 8, FTW_DEPTH | FTW_PHYS);
+	remove_tree(state_dir);
 }
 
 /* Processes of this machine whose working directory or root is below `dir`, or that name it
@@ -180,13 +132,8 @@ static int descriptors(void)
 
 static struct sandbox *create(void)
 {
-	struct err e = {0};
 	struct sandbox_spec spec = {.template = "base", .workspace = "w", .ttl_seconds = 600};
-	struct sandbox *s = sandbox_create(set, &spec, on_ready, NULL, &e);
-	ck_assert_msg(s != NULL, "%s", e.msg);
-	UNTIL(ready);
-	ck_assert_msg(failure.code == ERR_NONE, "%s", failure.msg);
-	return s;
+	return create_running(&spec);
 }
 
 static void ping(struct sandbox *s)
@@ -205,17 +152,10 @@ static void ping(struct sandbox *s)
 	UNTIL(ponged);
 }
 
-static void delete (struct sandbox *s)
-{
-	sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, on_done, NULL);
-	UNTIL(done);
-}
-
 START_TEST(created_sandbox_answers_and_leaves_nothing)
 {
 	int before = descriptors();
 	struct sandbox *s = create();
-	ck_assert_int_eq(sandbox_status(s), SANDBOX_RUNNING);
 	ck_assert_int_gt(processes(), 0);
 	ping(s);
 	json_t *j = sandbox_json(s);
@@ -224,7 +164,7 @@ START_TEST(created_sandbox_answers_and_leaves_nothing)
 	json_decref(j);
 	char id[128];
 	snprintf(id, sizeof(id), "%s", sandbox_id(s));
-	delete (s);
+	delete_and_wait(s);
 	ck_assert(sandbox_was_deleted(set, id, "w"));
 	ck_assert_int_eq(processes(), 0);
 	ck_assert_int_eq(files(), 0);
@@ -244,7 +184,7 @@ START_TEST(next_bridge_adopts_and_deletes_it)
 	ck_assert_msg(s != NULL, "%s", e.msg);
 	ck_assert_int_eq(sandbox_status(s), SANDBOX_RUNNING);
 	ping(s);
-	delete (s);
+	delete_and_wait(s);
 	ck_assert_int_eq(processes(), 0);
 	ck_assert_int_eq(files(), 0);
 }
@@ -252,13 +192,11 @@ END_TEST
 
 START_TEST(create_that_is_given_up_leaves_nothing)
 {
-	struct err e = {0};
 	struct sandbox_spec spec = {.template = "base", .workspace = "w"};
-	struct sandbox *s = sandbox_create(set, &spec, on_ready, NULL, &e);
-	ck_assert_msg(s != NULL, "%s", e.msg);
+	struct sandbox *s = create_only(&spec);
 	sandbox_creator_gone(s);
-	delete (s);
-	ck_assert(!ready);
+	delete_and_wait(s);
+	ck_assert_int_eq(heard.ready, 0);
 	ck_assert_int_eq(processes(), 0);
 	ck_assert_int_eq(files(), 0);
 }
@@ -266,9 +204,8 @@ END_TEST
 
 START_TEST(create_interrupted_by_the_bridges_end_is_cleaned_up_by_the_next)
 {
-	struct err e = {0};
 	struct sandbox_spec spec = {.template = "base", .workspace = "w"};
-	ck_assert_ptr_nonnull(sandbox_create(set, &spec, on_ready, NULL, &e));
+	create_only(&spec);
 	stop_bridge();
 	start_bridge();
 	ck_assert_ptr_null(sandbox_next(set, NULL));
@@ -305,7 +242,7 @@ START_TEST(vm_that_dies_under_the_bridge_is_a_lost_sandbox)
 	ck_assert_ptr_null(sandbox_link(s, false, &e));
 	ck_assert_int_eq(e.code, ERR_SANDBOX_LOST);
 	UNTIL(processes() == 0 && files() == 0);
-	delete (s);
+	delete_and_wait(s);
 }
 END_TEST
 
@@ -319,7 +256,7 @@ START_TEST(auto_tries_kvm_once_and_keeps_the_answer)
 	start_bridge();
 	ping(create());
 	UNTIL(access(path, F_OK) == 0);
-	delete (sandbox_next(set, NULL));
+	delete_and_wait(sandbox_next(set, NULL));
 	UNTIL(processes() == 0 && files() == 0);
 	ck_assert_int_eq(stat(path, &before), 0);
 	stop_bridge();
@@ -349,7 +286,6 @@ static int run(const char *name)
 	launcher = name;
 	if (!usable(name))
 		return 0;
-	Suite *s = suite_create(name);
 	TCase *t = tcase_create(name);
 	tcase_set_timeout(t, 120);
 	tcase_add_checked_fixture(t, setup, teardown);
@@ -360,12 +296,7 @@ static int run(const char *name)
 	tcase_add_test(t, vm_that_dies_under_the_bridge_is_a_lost_sandbox);
 	if (strcmp(name, "qemu") == 0 && access("/dev/kvm", R_OK | W_OK) == 0)
 		tcase_add_test(t, auto_tries_kvm_once_and_keeps_the_answer);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed;
+	return run_suite(name, t);
 }
 
 int main(int argc, char **argv)
@@ -389,6 +320,6 @@ int main(int argc, char **argv)
 			failed += run(names[i]);
 	/* What a failed test left running. */
 	signal_processes(base_dir, SIGKILL);
-	nftw(base_dir, on_file, 8, FTW_DEPTH | FTW_PHYS);
+	remove_tree(base_dir);
 	return failed == 0 ? 0 : 1;
 }

@@ -1,6 +1,5 @@
 /* The registry: what is put comes back, one process at a time, nothing of a newer schema. */
 #include <check.h>
-#include <ftw.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,16 +8,9 @@
 #include <unistd.h>
 
 #include "host-bridge/sandbox/registry.h"
+#include "tests/suite_fixture.h"
 
 static char dir[64];
-
-static int on_file(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
 
 static void setup(void)
 {
@@ -28,7 +20,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-	nftw(dir, on_file, 8, FTW_DEPTH | FTW_PHYS);
+	remove_tree(dir);
 }
 
 static struct registry *open_registry(void)
@@ -182,7 +174,6 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("registry");
 	TCase *t = tcase_create("registry");
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, rows_come_back_in_order_after_reopening);
@@ -192,10 +183,5 @@ int main(void)
 	tcase_add_test(t, second_process_is_refused_and_told_why);
 	tcase_add_test(t, newer_schema_is_refused);
 	tcase_add_test(t, file_that_is_no_database_is_an_error);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed == 0 ? 0 : 1;
+	return run_suite("registry", t) != 0;
 }
