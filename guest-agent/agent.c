@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -115,7 +114,8 @@ static void on_terminate(struct ev_loop *loop, ev_signal *w, int revents)
 static bool is_ours(pid_t pid, void *arg)
 {
 	const struct agent *a = arg;
-	return spawner_owns(a->spawner, pid) || exec_table_owns_pid(a->table, pid);
+	return spawner_owns(a->spawner, pid) || exec_table_owns_pid(a->table, pid) ||
+	       snapshot_owns(a->snapshot, pid);
 }
 
 static void on_connection(int fd, void *arg)
@@ -158,8 +158,6 @@ static void start_signals(struct agent *a)
 
 static int start(struct agent *a, struct err *e)
 {
-	if (getrandom(a->instance, sizeof(a->instance), 0) != sizeof(a->instance))
-		return err_errno(e, ERR_INTERNAL, errno, "getrandom");
 	if ((a->loop = ev_loop_new(EVFLAG_AUTO | EVFLAG_SIGNALFD)) == NULL)
 		return err_set(e, ERR_INTERNAL, "no event loop");
 	ev_timer_init(&a->shutdown_over, on_shutdown_over, 0, 0);
@@ -172,6 +170,9 @@ static int start(struct agent *a, struct err *e)
 		return -1;
 	if ((a->sessions = session_set_create(a, a->loop)) == NULL)
 		return err_set(e, ERR_INTERNAL, "out of memory");
+	a->snapshot = snapshot_create(a->loop, a->config, a->table, a->sessions, e);
+	if (a->snapshot == NULL)
+		return -1;
 	agent_learn_features(a);
 	if (init_reap_start(a->loop, is_ours, a, e) < 0)
 		return -1;
@@ -179,7 +180,7 @@ static int start(struct agent *a, struct err *e)
 	return open_listeners(a, e);
 }
 
-struct agent *agent_create(const struct config *config, struct err *e)
+struct agent *agent_create(struct config *config, struct err *e)
 {
 	struct agent *a = calloc(1, sizeof(*a));
 	if (a == NULL) {
@@ -202,6 +203,7 @@ void agent_destroy(struct agent *a)
 	if (a->table != NULL && exec_table_counts(a->table).running > 0)
 		return;
 	session_set_destroy(a->sessions);
+	snapshot_destroy(a->snapshot);
 	exec_table_destroy(a->table);
 	if (a->spawner != NULL)
 		spawner_destroy(a->spawner);
@@ -240,4 +242,9 @@ const struct config *agent_config(const struct agent *a)
 struct exec_table *agent_table(struct agent *a)
 {
 	return a->table;
+}
+
+struct snapshot *agent_snapshot(struct agent *a)
+{
+	return a->snapshot;
 }

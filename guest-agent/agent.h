@@ -11,13 +11,14 @@
 
 #include "guest-agent/config.h"
 #include "guest-agent/exec_table.h"
+#include "guest-agent/snapshot.h"
 #include "proto/sandgate.pb-c.h"
 
 struct agent;
 
-/* `config` must outlive it. Signal dispositions, limits and oom_score_adj of the process
- * are set here, before the spawner learns them. */
-struct agent *agent_create(const struct config *config, struct err *e);
+/* `config` must outlive it; its environment grows by Resume. Signal dispositions, limits and
+ * oom_score_adj of the process are set here, before the spawner learns them. */
+struct agent *agent_create(struct config *config, struct err *e);
 /* When an exec could not be ended, only the listeners are closed: the process is to exit. */
 void agent_destroy(struct agent *a);
 /* Serve until a Shutdown, or a SIGTERM, is carried out. */
@@ -28,6 +29,7 @@ void agent_adopt(struct agent *a, int fd);
 struct ev_loop *agent_loop(struct agent *a);
 const struct config *agent_config(const struct agent *a);
 struct exec_table *agent_table(struct agent *a);
+struct snapshot *agent_snapshot(struct agent *a);
 
 /* Refuse new work, end all execs, then `on_idle` (may be NULL), then let agent_run() return
  * as soon as the sessions are gone, or a second later. */

@@ -8,6 +8,7 @@
 
 #include "guest-agent/agent_internal.h"
 #include "guest-agent/clock.h"
+#include "guest-agent/renew.h"
 #include "guest-agent/version.h"
 #include "proto/limits.h"
 
@@ -28,11 +29,16 @@ void agent_learn_features(struct agent *a)
 			a->features[a->feature_count++] = (char *)names[i].name;
 	if (spawner_has_clone3(a->spawner))
 		a->features[a->feature_count++] = "clone3";
+	a->features[a->feature_count++] = "snapshot";
 	if (uname(&u) == 0) {
 		snprintf(a->kernel, sizeof(a->kernel), "%s", u.release);
 		snprintf(a->arch, sizeof(a->arch), "%s", u.machine);
 	}
-	a->generation = 1;
+}
+
+static ProtobufCBinaryData instance(const struct agent *a)
+{
+	return (ProtobufCBinaryData){RENEW_ID_SIZE, (uint8_t *)snapshot_instance(a->snapshot)};
 }
 
 void agent_fill_opened(const struct agent *a, Sandgate__Opened *o)
@@ -40,8 +46,8 @@ void agent_fill_opened(const struct agent *a, Sandgate__Opened *o)
 	o->protocol_version = PROTOCOL_VERSION;
 	o->n_features = a->feature_count;
 	o->features = (char **)a->features;
-	o->agent_instance = (ProtobufCBinaryData){sizeof(a->instance), (uint8_t *)a->instance};
-	o->generation = a->generation;
+	o->agent_instance = instance(a);
+	o->generation = snapshot_generation(a->snapshot);
 }
 
 /* The first number behind `key` in a /proc file; 0 where it is not. */
@@ -81,8 +87,8 @@ void agent_fill_info(const struct agent *a, Sandgate__InfoReply *r)
 	r->memory_bytes = proc_number("/proc/meminfo", "MemTotal:") * KIB;
 	r->cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
 	r->wall_clock_ms = clock_wall_ms();
-	r->agent_instance = (ProtobufCBinaryData){sizeof(a->instance), (uint8_t *)a->instance};
-	r->generation = a->generation;
+	r->agent_instance = instance(a);
+	r->generation = snapshot_generation(a->snapshot);
 	r->pid = (uint32_t)getpid();
 }
 

@@ -12,21 +12,20 @@
 #define AGENT_FEATURES_MAX 8
 
 struct agent {
-	const struct config *config;
+	struct config *config;
 	struct ev_loop *loop;
 	struct idle *idle;
 	struct cgroup_tree *tree;
 	struct spawner *spawner;
 	struct exec_table *table;
 	struct session_set *sessions;
+	struct snapshot *snapshot;
 	struct listener *vsock, *local;
 	ev_signal terminate[2];
 	ev_timer shutdown_over;
 	bool execs_ended;
 	void (*on_idle)(void *arg);
 	void *idle_arg;
-	uint8_t instance[16];
-	uint64_t generation;
 	char *features[AGENT_FEATURES_MAX];
 	size_t feature_count;
 	char kernel[65], arch[65];

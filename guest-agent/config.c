@@ -83,6 +83,9 @@ static int set_env(struct config *c, const char *v, struct err *e)
 	const char *eq = strchr(v, '=');
 	if (eq == NULL || eq == v)
 		return err_set(e, ERR_INVALID_FIELD, "not NAME=value");
+	for (size_t i = 0; i < c->env_count; i++)
+		if (strncmp(c->env[i], v, (size_t)(eq - v) + 1) == 0)
+			return replace(&c->env[i], v, e);
 	char **env = realloc(c->env, (c->env_count + 1) * sizeof(char *));
 	if (env == NULL)
 		return err_set(e, ERR_INTERNAL, "out of memory");
@@ -114,6 +117,11 @@ static int set_no_new_privs(struct config *c, const char *v, struct err *e)
 	return parse_bool(v, &c->no_new_privs, e);
 }
 
+static int set_manage_machine(struct config *c, const char *v, struct err *e)
+{
+	return parse_bool(v, &c->manage_machine, e);
+}
+
 static int set_log_level(struct config *c, const char *v, struct err *e)
 {
 	int level = log_level_parse(v);
@@ -137,6 +145,8 @@ static const struct setting settings[] = {
     {"env", "NAME=VALUE", "set for every command; may repeat", set_env},
     {"capabilities", "LIST", "commands keep at most these, comma-separated", set_capabilities},
     {"no-new-privs", "yes|no", "set for every command (no)", set_no_new_privs},
+    {"manage-machine", "yes|no", "Resume may set clock, names, network (yes as init)",
+     set_manage_machine},
     {"log-level", "LEVEL", "error, warn, info or debug (info)", set_log_level},
     {"log-json", "yes|no", "log as JSON (no)", set_log_json},
 };
@@ -145,7 +155,12 @@ static const struct setting settings[] = {
 
 void config_init(struct config *c)
 {
-	*c = (struct config){.port = AGENT_PORT, .log_level = LOG_INFO};
+	*c = (struct config){
+	    .port = AGENT_PORT,
+	    .log_level = LOG_INFO,
+	    .manage_machine = getpid() == 1,
+	    .self_resume_s = SELF_RESUME_S,
+	};
 }
 
 void config_free(struct config *c)

@@ -1,7 +1,8 @@
 /*
  * The agent's settings. main.c fills one struct at start from, in rising order of
  * precedence, the configuration file, `sandgate.*` on the kernel's command line, and flags;
- * afterwards it is read only. One table in config.c names every setting for all three.
+ * afterwards it is read only, but for the environment, to which a Resume adds. One table in
+ * config.c names every setting for all three.
  */
 #ifndef SANDGATE_CONFIG_H
 #define SANDGATE_CONFIG_H
@@ -27,7 +28,9 @@ struct config {
 	size_t cid_count;
 	char **env; /* NAME=value, for every command */
 	size_t env_count;
-	bool no_new_privs; /* for every command; a request cannot widen it */
+	bool manage_machine;  /* a Resume may set its clock, names and network */
+	double self_resume_s; /* no setting: tests shorten it */
+	bool no_new_privs;    /* for every command; a request cannot widen it */
 	bool narrow_caps;
 	uint64_t caps;
 	enum log_level log_level;

@@ -291,6 +291,7 @@ struct exec *exec_create(struct exec_env *env, struct exec_request *r, void *lin
 	x->req = *r;
 	x->detached = r->detached;
 	x->created_mono_ms = clock_mono_ms();
+	x->held_from = UINT64_MAX;
 	x->child_fds[0] = x->child_fds[1] = x->child_fds[2] = -1;
 	exec_output_init(x);
 	ev_io_init(&x->leader, on_leader, -1, EV_READ);

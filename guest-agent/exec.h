@@ -53,6 +53,14 @@ void exec_detach(struct exec_peer *p, bool lost);
 /* The peer's cursor moved on. */
 void exec_consumed(struct exec_peer *p);
 
+/* exec_env.suspended was set, before the peers leave: a suspended owner holds the exec as if
+ * it were attached and read nothing. */
+void exec_suspend(struct exec *x);
+/* It was cleared: owners are awaited from now on. */
+void exec_resume(struct exec *x);
+/* No owner will come any more: what on_disconnect says. */
+void exec_disown(struct exec *x, Sandgate__CancelReason reason);
+
 /* Cancel of the protocol; `grace` NULL is the exec's own. */
 void exec_cancel(struct exec *x, Sandgate__CancelReason reason, const uint64_t *grace_ms);
 /* Cancel{CLIENT_GONE} of `p`, owner or standby: from an owner whoever stands by takes over, or

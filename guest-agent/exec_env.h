@@ -30,6 +30,7 @@ struct exec_env {
 	void (*cancel_spawn)(struct spawn *p);
 	uint64_t (*spawn_age_ms)(const struct spawn *p);
 	struct ring_budget budget;
+	bool suspended; /* a snapshot is near: no leader is read, no lost owner's time runs */
 
 	/* The table's; `link` is what it gave to exec_create(). */
 	void (*on_over_budget)(struct exec_env *env, struct exec *reading);

@@ -18,6 +18,7 @@ struct exec {
 	struct ring *ring;
 	struct stdin_feed *feed;
 	struct exec_peer *peers, *owner;
+	uint64_t held_from; /* what a suspended owner was not sent; UINT64_MAX: none was */
 	uint64_t created_mono_ms, started_wall_ms;
 	uint64_t stdin_taken;
 	struct spawn *spawning; /* until on_spawned */
@@ -40,6 +41,7 @@ struct exec {
 	bool spawned, spawn_failed, reaped, drain_over, killed, kill_over, leaf_empty,
 	    leaf_asked;
 	bool kill_leftovers, detached, released;
+	bool awaited; /* the owner was lost or suspended, and may come again */
 	enum verdict_cause cause;
 	Sandgate__CancelReason reason;
 	int leader_code, leader_status; /* CLD_* and si_status */
@@ -62,6 +64,9 @@ void exec_fail_user(struct exec *x);
 /* The owner goes: who has stood by for the longest is next. False: nobody does, or it is over.
  */
 bool exec_pass_on(struct exec *x);
+/* Where the output begins that an owner is still to get; UINT64_MAX: there is no owner. */
+uint64_t exec_owed_from(const struct exec *x);
+void exec_give_up_owner(struct exec *x); /* it is awaited no more */
 
 /* exec_output.c */
 void exec_output_init(struct exec *x);

@@ -15,15 +15,18 @@ bool exec_output_ended(const struct exec *x)
 	return x->pipes[0].fd < 0 && x->pipes[1].fd < 0;
 }
 
-/* An owner that is behind holds the process back, but for what the pipes held when the
- * leader ended: that is bounded and must not wait. */
+/* An owner that is behind holds the process back, and so does a snapshot that is near, but
+ * for what the pipes held when the leader ended: that is bounded and must not wait. */
 static bool may_read(const struct exec *x, unsigned stream)
 {
 	if (x->state == EXEC_STARTING || x->pipes[stream].fd < 0)
 		return false;
-	if (x->owner == NULL || x->owed[stream] > 0)
+	if (x->env->suspended && x->state == EXEC_RUNNING)
+		return false;
+	uint64_t from = exec_owed_from(x);
+	if (from == UINT64_MAX || x->owed[stream] > 0)
 		return true;
-	uint64_t behind = ring_end(x->ring) - x->owner->cursor.seq;
+	uint64_t behind = ring_end(x->ring) - from;
 	bool tight = x->env->budget.used > x->env->budget.limit;
 	return behind <= (tight ? 0 : OWNER_WINDOW);
 }

@@ -18,11 +18,32 @@ static void unlink_peer(struct exec *x, struct exec_peer *p)
 	p->exec = NULL;
 }
 
+uint64_t exec_owed_from(const struct exec *x)
+{
+	return x->owner != NULL ? x->owner->cursor.seq : x->held_from;
+}
+
 /* What an owner has not been sent stays; without an owner the cap alone decides. */
 static void repin(struct exec *x)
 {
-	ring_pin(x->ring, x->owner != NULL ? x->owner->cursor.seq : UINT64_MAX);
+	ring_pin(x->ring, exec_owed_from(x));
 	exec_interest(x);
+}
+
+static void await_owner(struct exec *x)
+{
+	if (!x->awaited || x->env->suspended || x->state == EXEC_FINISHED)
+		return;
+	ev_timer_set(&x->link_lost, (double)x->req.link_grace_ms / 1000.0, 0);
+	ev_timer_start(x->env->loop, &x->link_lost);
+}
+
+void exec_give_up_owner(struct exec *x)
+{
+	x->awaited = false;
+	x->held_from = UINT64_MAX;
+	ev_timer_stop(x->env->loop, &x->link_lost);
+	repin(x);
 }
 
 static void set_owner(struct exec *x, struct exec_peer *p)
@@ -30,8 +51,7 @@ static void set_owner(struct exec *x, struct exec_peer *p)
 	p->role = SANDGATE__ROLE__ROLE_OWNER;
 	x->owner = p;
 	x->detached = false;
-	ev_timer_stop(x->env->loop, &x->link_lost);
-	repin(x);
+	exec_give_up_owner(x);
 }
 
 void exec_attach(struct exec *x, struct exec_peer *p, Sandgate__Role role, uint64_t seq)
@@ -80,17 +100,29 @@ void exec_detach(struct exec_peer *p, bool lost)
 {
 	struct exec *x = p->exec;
 	unlink_peer(x, p);
-	if (x->owner == p && !exec_pass_on(x)) {
+	if (x->owner == p && (x->env->suspended || !exec_pass_on(x))) {
 		x->owner = NULL;
-		if (lost && x->state != EXEC_FINISHED) {
-			ev_timer_set(&x->link_lost, (double)x->req.link_grace_ms / 1000.0, 0);
-			ev_timer_start(x->env->loop, &x->link_lost);
-		}
+		x->awaited = lost;
+		if (lost && x->env->suspended)
+			x->held_from = p->cursor.seq;
+		await_owner(x);
 		repin(x);
 	}
 	drop_released(x);
 	if (x->peers == NULL)
 		x->env->on_unused(x->env, x->link);
+}
+
+void exec_suspend(struct exec *x)
+{
+	ev_timer_stop(x->env->loop, &x->link_lost);
+	exec_interest(x);
+}
+
+void exec_resume(struct exec *x)
+{
+	await_owner(x);
+	exec_interest(x);
 }
 
 void exec_consumed(struct exec_peer *p)

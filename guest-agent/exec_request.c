@@ -47,15 +47,14 @@ static int check_command(const Sandgate__Exec *m, struct err *e)
 	return 0;
 }
 
-static int check_env(const Sandgate__Exec *m, struct err *e)
+int exec_request_check_env(Sandgate__EnvVar *const *env, size_t count, struct err *e)
 {
-	if (m->n_env > ENV_COUNT_MAX)
+	if (count > ENV_COUNT_MAX)
 		return err_field(e, ERR_INVALID_FIELD, "env", "more than %d variables",
 		                 ENV_COUNT_MAX);
-	for (size_t i = 0; i < m->n_env; i++) {
-		ProtobufCBinaryData name = m->env[i]->name;
-		if (check_text(name, "env", e) < 0 ||
-		    check_text(m->env[i]->value, "env", e) < 0)
+	for (size_t i = 0; i < count; i++) {
+		ProtobufCBinaryData name = env[i]->name;
+		if (check_text(name, "env", e) < 0 || check_text(env[i]->value, "env", e) < 0)
 			return -1;
 		if (name.len == 0 || memchr(name.data, '=', name.len) != NULL)
 			return err_field(e, ERR_INVALID_FIELD, "env",
@@ -88,8 +87,9 @@ static int check_numbers(const Sandgate__Exec *m, struct err *e)
 static int check(const Sandgate__Exec *m, struct err *e)
 {
 	if (exec_request_check_id(m->exec_id, e) < 0 || check_command(m, e) < 0 ||
-	    check_env(m, e) < 0 || check_text(m->cwd, "cwd", e) < 0 ||
-	    check_text(m->user, "user", e) < 0 || check_numbers(m, e) < 0)
+	    exec_request_check_env(m->env, m->n_env, e) < 0 ||
+	    check_text(m->cwd, "cwd", e) < 0 || check_text(m->user, "user", e) < 0 ||
+	    check_numbers(m, e) < 0)
 		return -1;
 	if (m->cwd.len > 0 && m->cwd.data[0] != '/')
 		return err_field(e, ERR_INVALID_FIELD, "cwd", "cwd is not absolute");

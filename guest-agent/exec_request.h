@@ -16,6 +16,9 @@
 #include "proto/limits.h"
 #include "proto/sandgate.pb-c.h"
 
+/* Names and values of an environment, whoever sets it. */
+int exec_request_check_env(Sandgate__EnvVar *const *env, size_t count, struct err *e);
+
 struct exec_request {
 	char id[EXEC_ID_MAX + 1];
 	uint8_t *digest;

@@ -182,17 +182,20 @@ static bool survives_its_owner(const struct exec *x)
 	return x->req.detach_on_disconnect || x->req.detached;
 }
 
-static void on_link_lost(struct ev_loop *loop, ev_timer *w, int revents)
+void exec_disown(struct exec *x, Sandgate__CancelReason reason)
 {
-	struct exec *x = w->data;
-	(void)loop;
-	(void)revents;
-
+	exec_give_up_owner(x);
 	if (survives_its_owner(x))
 		x->detached = true;
 	else
-		exec_end(x, CAUSE_CANCEL, SANDGATE__CANCEL_REASON__CANCEL_BRIDGE_LOST,
-		         x->req.grace_ms);
+		exec_end(x, CAUSE_CANCEL, reason, x->req.grace_ms);
+}
+
+static void on_link_lost(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)loop;
+	(void)revents;
+	exec_disown(w->data, SANDGATE__CANCEL_REASON__CANCEL_BRIDGE_LOST);
 }
 
 void exec_stop_init(struct exec *x)

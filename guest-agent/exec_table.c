@@ -392,6 +392,46 @@ void exec_table_shutdown(struct exec_table *t, uint64_t grace_ms, void (*on_idle
 	sweep_in(t, 0);
 }
 
+bool exec_table_is_stopping(const struct exec_table *t)
+{
+	return t->stopping;
+}
+
+void exec_table_suspend(struct exec_table *t)
+{
+	struct entry *n;
+
+	t->env.suspended = true;
+	TAILQ_FOREACH (n, &t->running, in_list)
+		exec_suspend(n->exec);
+}
+
+static void become_clone(struct exec_table *t)
+{
+	struct entry *n, *following;
+
+	while (!TAILQ_EMPTY(&t->tombs))
+		drop_tomb(t, TAILQ_FIRST(&t->tombs));
+	TAILQ_FOREACH (n, &t->finished, in_list)
+		forget_entry(n);
+	for (n = TAILQ_FIRST(&t->running); n != NULL; n = following) {
+		following = TAILQ_NEXT(n, in_list);
+		exec_disown(n->exec, SANDGATE__CANCEL_REASON__CANCEL_FORKED);
+	}
+	sweep_in(t, 0);
+}
+
+void exec_table_resume(struct exec_table *t, bool clone)
+{
+	struct entry *n;
+
+	t->env.suspended = false;
+	if (clone)
+		become_clone(t);
+	TAILQ_FOREACH (n, &t->running, in_list)
+		exec_resume(n->exec);
+}
+
 void exec_table_each(struct exec_table *t, void (*visit)(struct exec *x, void *arg), void *arg)
 {
 	struct entry *n;

@@ -44,6 +44,14 @@ int exec_table_forget(struct exec_table *t, const char *id, struct err *e);
 void exec_table_shutdown(struct exec_table *t, uint64_t grace_ms, void (*on_idle)(void *arg),
                          void *arg);
 
+bool exec_table_is_stopping(const struct exec_table *t);
+
+/* Before a snapshot, before the sessions are: see exec_suspend(). */
+void exec_table_suspend(struct exec_table *t);
+/* Go on. In a clone no owner comes back (CANCEL_FORKED), and results and tombstones, which
+ * are another guest's, are dropped. */
+void exec_table_resume(struct exec_table *t, bool clone);
+
 /* Every known exec, running ones first. */
 void exec_table_each(struct exec_table *t, void (*visit)(struct exec *x, void *arg), void *arg);
 

@@ -23,6 +23,7 @@ static void session_destroy(struct session *s)
 		exec_detach(&s->peer, !s->cancel_seen && !s->exit_sent);
 	if (s->watches_shutdown)
 		agent_shutdown_unwatch(set->agent, s);
+	snapshot_leave(&s->snapshot);
 	ev_io_stop(set->loop, &s->readable);
 	ev_io_stop(set->loop, &s->writable);
 	ev_timer_stop(set->loop, &s->timer);
@@ -294,6 +295,55 @@ static bool has_unread(const struct session *s)
 {
 	char byte;
 	return recv(s->readable.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+void session_set_suspend(struct session_set *set)
+{
+	struct session *s, *next;
+
+	for (s = TAILQ_FIRST(&set->all); s != NULL; s = next) {
+		next = TAILQ_NEXT(s, in_all);
+		if (s->state == SESSION_OPENING || (s->state == SESSION_IDLE && !has_unread(s)))
+			session_destroy(s);
+		else if (s->peer.exec != NULL)
+			session_suspend(s);
+	}
+}
+
+unsigned session_set_leaving(const struct session_set *set)
+{
+	const struct session *s;
+	unsigned count = 0;
+
+	TAILQ_FOREACH (s, &set->all, in_all)
+		count += s->state == SESSION_CLOSING;
+	return count;
+}
+
+void session_set_close_leaving(struct session_set *set)
+{
+	struct session *s, *next;
+
+	for (s = TAILQ_FIRST(&set->all); s != NULL; s = next) {
+		next = TAILQ_NEXT(s, in_all);
+		if (s->state == SESSION_CLOSING)
+			session_destroy(s);
+	}
+}
+
+void session_set_close_dead(struct session_set *set)
+{
+	struct session *s;
+	char byte;
+
+	TAILQ_FOREACH (s, &set->all, in_all) {
+		ssize_t n = recv(s->readable.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+		if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+			continue;
+		s->broken = true; /* not destroyed: one of them may be asking for this */
+		session_unhold(s);
+		session_touch(s);
+	}
 }
 
 /* One more idle session is coming: of too many the oldest go, but none whose Open may be under

@@ -22,6 +22,14 @@ struct session_set *session_set_create(struct agent *a, struct ev_loop *loop);
 void session_set_destroy(struct session_set *set);
 unsigned session_set_count(const struct session_set *set);
 
+/* Before a snapshot: exec sessions end with Suspended, those without Open at once. */
+void session_set_suspend(struct session_set *set);
+/* How many have yet to send their last frames, and an end to waiting for that. */
+unsigned session_set_leaving(const struct session_set *set);
+void session_set_close_leaving(struct session_set *set);
+/* After a snapshot: those whose socket has ended go, be they read or not. */
+void session_set_close_dead(struct session_set *set);
+
 /* Serve the connected, non-blocking `fd`, which is taken over in every case. */
 void session_create(struct session_set *set, int fd);
 

@@ -1,7 +1,7 @@
 /*
  * The inside of a session, for session.c (connection, input, the turn of the loop),
- * session_write.c (output), session_ops.c (operations) and session_messages.c (what
- * follows Open). Nobody else includes this.
+ * session_write.c (output), session_ops.c (operations), session_snapshot.c (Prepare, Resume)
+ * and session_messages.c (what follows Open). Nobody else includes this.
  */
 #ifndef SANDGATE_SESSION_INTERNAL_H
 #define SANDGATE_SESSION_INTERNAL_H
@@ -13,6 +13,7 @@
 #include "guest-agent/exec.h"
 #include "guest-agent/outq.h"
 #include "guest-agent/session.h"
+#include "guest-agent/snapshot.h"
 #include "proto/err.h"
 #include "proto/sandgate.pb-c.h"
 
@@ -46,6 +47,7 @@ struct session {
 	bool existing;   /* Started says so */
 	bool only_start; /* a detached exec: the session ends with Started */
 	bool watches_shutdown;
+	struct snapshot_waiter snapshot; /* Prepare and Resume */
 	bool started_sent, exit_sent;
 	bool stalled;       /* a frame waits in `in` for StdinAck to leave first */
 	unsigned acks_owed; /* StdinAck that wait for room in the process's input */
@@ -74,6 +76,8 @@ bool session_has_more(const struct session *s);
 /* ---- session_ops.c ---- */
 
 void session_ops_init(struct session *s);
+void session_put_opened(struct session *s);
+void session_put_stdin_ack(struct session *s);
 void session_put_done(struct session *s);
 void session_open(struct session *s, Sandgate__Open *open);
 /* Queue what the exec has for this session and is no output: Started, StdinAck. */
@@ -81,6 +85,13 @@ void session_pull(struct session *s);
 /* Whether the output is sent to its end, and Exit may follow. */
 bool session_wants_exit(const struct session *s, const struct ring_cursor *at);
 void session_exit_frame(const struct session *s, Sandgate__GuestFrame *g, Sandgate__Exit *x);
+
+/* ---- session_snapshot.c ---- */
+
+int session_prepare(struct session *s, struct err *e);
+int session_resume(struct session *s, const Sandgate__Resume *m, struct err *e);
+/* An exec session ends here: its host attaches again where it got to. */
+void session_suspend(struct session *s);
 
 /* ---- session_messages.c ---- */
 

@@ -13,7 +13,7 @@ static struct exec_table *table_of(const struct session *s)
 	return agent_table(s->set->agent);
 }
 
-static void put_opened(struct session *s)
+void session_put_opened(struct session *s)
 {
 	Sandgate__GuestFrame g = SANDGATE__GUEST_FRAME__INIT;
 	Sandgate__Opened o = SANDGATE__OPENED__INIT;
@@ -42,7 +42,7 @@ static void put_exec_state(struct session *s, const struct exec *x)
 	session_put(s, &g);
 }
 
-static void put_stdin_ack(struct session *s)
+void session_put_stdin_ack(struct session *s)
 {
 	Sandgate__GuestFrame g = SANDGATE__GUEST_FRAME__INIT;
 	Sandgate__StdinAck a = SANDGATE__STDIN_ACK__INIT;
@@ -104,7 +104,7 @@ void session_pull(struct session *s)
 		return;
 	if (s->acks_owed > 0 && !exec_stdin_full(x))
 		for (; s->acks_owed > 0; s->acks_owed--)
-			put_stdin_ack(s);
+			session_put_stdin_ack(s);
 	if (s->peer.role == SANDGATE__ROLE__ROLE_CONTROL || exec_state(x) == EXEC_STARTING)
 		return;
 	bool now = s->only_start || s->peer.cursor.seq < ring_end(exec_ring(x)) ||
@@ -147,7 +147,7 @@ static int attach(struct session *s, struct exec *x, Sandgate__Role role, uint64
 	if (offset > ring_end(exec_ring(x)))
 		return err_field(e, ERR_INVALID_FIELD, "offset", "offset is beyond the output");
 	exec_attach(x, &s->peer, role, offset);
-	put_opened(s);
+	session_put_opened(s);
 	if (role == SANDGATE__ROLE__ROLE_CONTROL) {
 		put_exec_state(s, x);
 	} else if (exec_state(x) == EXEC_STARTING) {
@@ -214,7 +214,7 @@ static int op_list(struct session *s, struct err *e)
 	l->s = s;
 	sandgate__exec_list__init(&l->list);
 	l->list.execs = l->pointers;
-	put_opened(s);
+	session_put_opened(s);
 	exec_table_each(table_of(s), on_listed, l);
 	put_list(l);
 	session_put_done(s);
@@ -228,7 +228,7 @@ static int op_exec_info(struct session *s, const Sandgate__ExecInfo *m, struct e
 	const struct exec *x = exec_table_find(table_of(s), m->exec_id, e);
 	if (x == NULL)
 		return -1;
-	put_opened(s);
+	session_put_opened(s);
 	put_exec_state(s, x);
 	session_close_when_sent(s);
 	return 0;
@@ -238,7 +238,7 @@ static int op_forget(struct session *s, const Sandgate__ForgetExec *m, struct er
 {
 	if (exec_table_forget(table_of(s), m->exec_id, e) < 0)
 		return -1;
-	put_opened(s);
+	session_put_opened(s);
 	session_put_done(s);
 	session_close_when_sent(s);
 	return 0;
@@ -256,7 +256,7 @@ static int op_shutdown(struct session *s, const Sandgate__Shutdown *m, struct er
 	if (m->grace_ms > EXEC_GRACE_MAX_S * 1000ull)
 		return err_field(e, ERR_INVALID_FIELD, "grace_seconds", "over %d s",
 		                 EXEC_GRACE_MAX_S);
-	put_opened(s);
+	session_put_opened(s);
 	s->watches_shutdown = true;
 	agent_shutdown(s->set->agent, m->grace_ms, on_shut_down, s);
 	return 0;
@@ -269,7 +269,7 @@ static int op_info(struct session *s, Sandgate__Open__OpCase op)
 	Sandgate__MetricsReply metrics = SANDGATE__METRICS_REPLY__INIT;
 	Sandgate__Pong pong = SANDGATE__PONG__INIT;
 
-	put_opened(s);
+	session_put_opened(s);
 	if (op == SANDGATE__OPEN__OP_INFO) {
 		agent_fill_info(s->set->agent, &info);
 		g.body_case = SANDGATE__GUEST_FRAME__BODY_INFO;
@@ -318,9 +318,18 @@ static int check_open(const struct session *s, const Sandgate__Open *open, struc
 	return 0;
 }
 
+/* Between Prepare and Resume what would change or outlive the snapshot has to wait. */
+static int check_state(const struct session *s, const Sandgate__Open *open, struct err *e)
+{
+	if (snapshot_takes_work(agent_snapshot(s->set->agent)) ||
+	    open->op_case >= SANDGATE__OPEN__OP_INFO || open->op_case == 0)
+		return 0;
+	return err_set(e, ERR_INVALID_STATE, "the guest is prepared for a snapshot");
+}
+
 static int dispatch(struct session *s, Sandgate__Open *open, struct err *e)
 {
-	if (check_open(s, open, e) < 0)
+	if (check_open(s, open, e) < 0 || check_state(s, open, e) < 0)
 		return -1;
 	switch (open->op_case) {
 	case SANDGATE__OPEN__OP_EXEC:
@@ -335,6 +344,10 @@ static int dispatch(struct session *s, Sandgate__Open *open, struct err *e)
 		return op_forget(s, open->forget_exec, e);
 	case SANDGATE__OPEN__OP_SHUTDOWN:
 		return op_shutdown(s, open->shutdown, e);
+	case SANDGATE__OPEN__OP_PREPARE:
+		return session_prepare(s, e);
+	case SANDGATE__OPEN__OP_RESUME:
+		return session_resume(s, open->resume, e);
 	case SANDGATE__OPEN__OP_INFO:
 	case SANDGATE__OPEN__OP_METRICS:
 	case SANDGATE__OPEN__OP_PING:

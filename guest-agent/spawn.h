@@ -2,7 +2,7 @@
  * Starting one process: the spawn thread, clone3 into a leaf, and the child's flat list of
  * set-up steps up to execve (spawn_child.h). The agent's only other threads live here,
  * because a chdir into a dead FUSE mount freezes the caller of a vfork-style clone. One is
- * enough until it hangs; then another takes over what is queued. Nothing else forks.
+ * enough until it hangs; then another takes over what is queued. Only helper.c forks besides.
  *
  *   exec.c ── spawn_start ──► thread: clone3 ─ child: setup_* … execve
  *          ◄─ on_done (loop) ── {pid, pidfd} or {stage, errno}
