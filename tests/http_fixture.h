@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "host-bridge/http/http_conn.h"
+#include "tests/suite_fixture.h"
 
 #define PATIENCE_S 10.0
 
@@ -190,21 +191,6 @@ static inline size_t occurrences(const char *text, const char *needle)
 	for (const char *s = text; (s = strstr(s, needle)); s += strlen(needle))
 		n++;
 	return n;
-}
-
-static inline int run_suite(const char *name, TCase *t)
-{
-	Suite *s = suite_create(name);
-	SRunner *r;
-	int failed;
-
-	tcase_set_timeout(t, 60);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
 }
 
 #endif
