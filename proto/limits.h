@@ -358,10 +358,13 @@
 #define HOST_RESERVE_MIB (256 + BUFFERED_MAX / MIB)
 #define VM_OVERHEAD_MIB 48
 
+/* Children of one fork. */
+#define FORK_MAX 16
+
 /* An agent's answer to Prepare, its sync included, and to Resume. */
 #define PREPARE_ANSWER_MS 20000
 #define RESUME_ANSWER_MS 10000
-#define RESUME_ENTROPY_BYTES 64
+#define RESUME_ENTROPY_BYTES 128
 
 /* A tmpfs of less is none to keep guests' memory on. */
 #define SHM_MIN_MIB 512

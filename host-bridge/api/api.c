@@ -14,6 +14,7 @@
 #include "host-bridge/api/routes.h"
 
 #define JSON_TYPE "application/json"
+#define FORM_TYPE "application/x-www-form-urlencoded"
 
 /* ---- the end of a request ---- */
 
@@ -133,10 +134,17 @@ static void take_request_id(struct api_request *r)
 		http_set_header(r->x, "traceparent", trace);
 }
 
+static bool is_type(const char *given, const char *type)
+{
+	size_t n = strcspn(given, "; \t");
+	return n == strlen(type) && strncasecmp(given, type, n) == 0;
+}
+
+/* What `curl -d` says unless told otherwise counts as JSON. A browser may send it from any
+ * page without asking, but not with the token, which only Authorization carries. */
 static bool is_json(const char *type)
 {
-	size_t n = strcspn(type, "; \t");
-	return n == strlen(JSON_TYPE) && strncasecmp(type, JSON_TYPE, n) == 0;
+	return type == NULL || is_type(type, JSON_TYPE) || is_type(type, FORM_TYPE);
 }
 
 static int check_query(const struct api_request *r, struct err *e)
@@ -184,10 +192,9 @@ static int check(struct api_request *r, struct err *e)
 		return -1;
 	if ((r->route->flags & ROUTE_NEW_WORK) != 0 && r->api->draining)
 		return err_set(e, ERR_DRAINING, "this bridge is shutting down");
-	const char *type = http_header(r->x, "content-type");
-	if (r->route->body == ROUTE_JSON && type != NULL && !is_json(type))
+	if (r->route->body == ROUTE_JSON && !is_json(http_header(r->x, "content-type")))
 		return err_set(e, ERR_UNSUPPORTED_MEDIA_TYPE,
-		               "the body must be application/json");
+		               "the body must be JSON: send Content-Type: " JSON_TYPE);
 	return 0;
 }
 

@@ -72,7 +72,10 @@ static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
 static void on_end(struct dial *d, const struct dial_end *end)
 {
 	struct ask *a = (struct ask *)((char *)d - offsetof(struct ask, dial));
-	fail(a, &end->err, end);
+	struct err e = end->err;
+	if (end->suspended) /* it has answered what it has done */
+		err_set(&e, ERR_UNREACHABLE, "the sandbox is being saved: ask again");
+	fail(a, &e, end);
 }
 
 static const struct dial_handlers dial_handlers = {.on_frame = on_frame, .on_end = on_end};

@@ -232,6 +232,8 @@ static void on_end(struct dial *d, const struct dial_end *end)
 		c->owner = false;
 	if (lost)
 		log_info("call", c->r->id, "the link to %s is lost", c->q->exec_id);
+	if (end->suspended && !c->going)
+		c->attach_tries = 0; /* no failure: the guest may be saved time and again */
 	if ((replaced || lost) && c->attach_tries++ < REATTACH_TRIES && reattach(c, &e) == 0)
 		return;
 	if (c->attach_tries > 0 && !c->going) /* whatever attaching said, the result is lost */

@@ -87,9 +87,22 @@ static bool fits(struct dial *d, const Sandgate__GuestFrame *f)
 	}
 }
 
+/* The guest is about to be stopped: for a snapshot, or because somebody else takes one. */
+static void suspended(struct dial *d)
+{
+	struct dial_end e = {.sent = true, .opened = true, .suspended = true};
+	err_set(&e.err, ERR_SANDBOX_LOST, "the sandbox was stopped");
+	cut(d, &e);
+}
+
 static void on_frame(struct link *l, const Sandgate__GuestFrame *f, void *owner)
 {
 	struct dial *d = owner;
+	if (f->body_case == SANDGATE__GUEST_FRAME__BODY_SUSPENDED &&
+	    f->suspended->sequence == d->next) {
+		suspended(d);
+		return;
+	}
 	if (fits(d, f)) {
 		sandbox_heard(d->sandbox);
 		if (!d->follows)

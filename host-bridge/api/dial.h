@@ -22,6 +22,8 @@ struct dial_end {
 	bool sent;    /* the Open may have reached the agent */
 	bool opened;  /* it has accepted it */
 	bool refused; /* err is the agent's own word: the operation was not done */
+	bool suspended; /* the agent ended the session for a snapshot: the same may be asked again
+	                 * at once, and is sent when the guest goes on */
 	bool has_offset;
 	uint64_t offset; /* Refused.offset */
 };

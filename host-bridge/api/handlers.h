@@ -23,6 +23,17 @@ void api_sandbox_get(struct api_request *r, char *data, size_t len);
 void api_sandbox_patch(struct api_request *r, char *data, size_t len);
 void api_sandbox_delete(struct api_request *r, char *data, size_t len);
 
+/* api_snapshots.c */
+void api_snapshot_create(struct api_request *r, char *data, size_t len);
+void api_snapshot_list(struct api_request *r, char *data, size_t len);
+void api_snapshot_get(struct api_request *r, char *data, size_t len);
+void api_snapshot_delete(struct api_request *r, char *data, size_t len);
+void api_sandbox_pause(struct api_request *r, char *data, size_t len);
+void api_sandbox_resume(struct api_request *r, char *data, size_t len);
+
+/* api_fork.c */
+void api_sandbox_fork(struct api_request *r, char *data, size_t len);
+
 /* api_execs.c */
 void api_exec_run(struct api_request *r, char *data, size_t len);
 void api_exec_stream(struct api_request *r, char *data, size_t len);

@@ -169,9 +169,11 @@ static void attach(struct hub *h, struct sandbox *s)
 /* A link may break though the guest is well. */
 static bool attach_again(struct hub *h, const struct dial_end *end)
 {
-	if (!h->attached || h->retried || !end->opened || end->err.code != ERR_SANDBOX_LOST)
+	if (!h->attached || !end->opened || end->err.code != ERR_SANDBOX_LOST)
 		return false;
-	h->retried = true;
+	if (h->retried && !end->suspended)
+		return false;
+	h->retried = !end->suspended;
 	attach(h, h->sandbox);
 	return true;
 }

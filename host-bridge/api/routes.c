@@ -26,6 +26,15 @@ const struct route routes[] = {
     {HTTP_M_PATCH, SANDBOX, "sandbox_patch", ROUTE_MEMBER, ROUTE_JSON, 0, "", api_sandbox_patch},
     {HTTP_M_DELETE, SANDBOX, "sandbox_delete", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_delete},
 
+    {HTTP_M_POST, SANDBOX "/pause", "sandbox_pause", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_pause},
+    {HTTP_M_POST, SANDBOX "/resume", "sandbox_resume", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_resume},
+    {HTTP_M_POST, SANDBOX "/fork", "sandbox_fork", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_sandbox_fork},
+    {HTTP_M_POST, SANDBOX "/fork-tree", "sandbox_fork_tree", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_sandbox_fork},
+    {HTTP_M_POST, SANDBOX "/snapshots", "snapshot_create", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_snapshot_create},
+    {HTTP_M_GET, "/v1/snapshots", "snapshot_list", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "sandbox_id page_token limit", api_snapshot_list},
+    {HTTP_M_GET, "/v1/snapshots/{id}", "snapshot_get", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_snapshot_get},
+    {HTTP_M_DELETE, "/v1/snapshots/{id}", "snapshot_delete", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_snapshot_delete},
+
     {HTTP_M_POST, SANDBOX "/exec", "exec_run", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_exec_run},
     {HTTP_M_POST, SANDBOX "/exec/stream", "exec_stream", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_exec_stream},
     {HTTP_M_POST, SANDBOX "/execs", "exec_start", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_exec_start},

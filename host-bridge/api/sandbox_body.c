@@ -22,7 +22,7 @@ struct resource_fields {
 };
 
 struct create_fields {
-	struct body_str template;
+	struct body_str template, from_snapshot;
 	struct body_num ttl_seconds, max_lifetime_seconds;
 	struct body_bool persistent;
 	struct resource_fields resources;
@@ -51,6 +51,7 @@ static const struct body_field resource_table[] = {
 
 static const struct body_field create_table[] = {
     {AT(create_fields, template, BODY_STR)},
+    {AT(create_fields, from_snapshot, BODY_STR)},
     {AT(create_fields, attach, BODY_GROUP), .fields = attach_table},
     {AT(create_fields, ttl_seconds, BODY_NUM), .max = TTL_MAX_S, .above = true},
     {AT(create_fields, max_lifetime_seconds, BODY_NUM), .max = TTL_MAX_S, .above = true},
@@ -195,16 +196,24 @@ static void take_times(const struct create_fields *f, struct sandbox_spec *spec)
 	}
 }
 
-static int take_template(const struct create_fields *f, struct sandbox_spec *spec,
-                         struct err *e)
+/* It starts from exactly one of three. */
+static int take_source(const struct create_fields *f, struct sandbox_spec *spec, struct err *e)
 {
 	bool attach = f->attach.transport.set;
-	if (f->template.s == NULL && !attach)
+	const struct body_str *from = &f->from_snapshot;
+	if (f->template.s == NULL && !attach && from->s == NULL)
 		return err_field(e, ERR_MISSING_FIELD, "template",
-		                 "template or attach is required");
-	if (f->template.s != NULL && attach)
+		                 "template, from_snapshot or attach is required");
+	if (attach && (f->template.s != NULL || from->s != NULL))
 		return err_field(e, ERR_INVALID_FIELD, "attach",
-		                 "template and attach exclude each other");
+		                 "template, from_snapshot and attach exclude each other");
+	if (from->s != NULL && f->template.s != NULL)
+		return err_field(e, ERR_INVALID_FIELD, "from_snapshot",
+		                 "template, from_snapshot and attach exclude each other");
+	if (from->s != NULL && (from->len == 0 || from->len >= sizeof(spec->snapshot)))
+		return err_set(e, ERR_SNAPSHOT_NOT_FOUND, "there is no such snapshot");
+	if (from->s != NULL)
+		memcpy(spec->snapshot, from->s, from->len + 1);
 	if (f->template.s == NULL)
 		return 0;
 	if (f->template.len == 0 || f->template.len >= sizeof(spec->template))
@@ -216,7 +225,7 @@ static int take_template(const struct create_fields *f, struct sandbox_spec *spe
 static int fill(struct api_request *r, json_t *doc, const struct create_fields *f,
                 struct sandbox_spec *spec, struct err *e)
 {
-	if (take_template(f, spec, e) < 0 || check_metadata(f->metadata, e) < 0)
+	if (take_source(f, spec, e) < 0 || check_metadata(f->metadata, e) < 0)
 		return -1;
 	spec->exec_defaults = f->exec_defaults;
 	struct exec_fields checked = {0}; /* and read again with each exec */
@@ -244,6 +253,36 @@ json_t *sandbox_body_parse(struct api_request *r, const char *data, size_t len,
 		return doc;
 	json_decref(doc);
 	return NULL;
+}
+
+/* ---- snapshots and forks ---- */
+
+struct snapshot_fields {
+	struct body_int count;
+	json_t *metadata;
+};
+
+static const struct body_field snapshot_table[] = {
+    {AT(snapshot_fields, metadata, BODY_MAP)},
+    {AT(snapshot_fields, count, BODY_INT), .min = 1, .max = FORK_MAX},
+    {.name = NULL},
+};
+
+int sandbox_body_snapshot(const char *data, size_t len, struct snapshot_body *out,
+                          struct err *e)
+{
+	struct snapshot_fields f = {0};
+	*out = (struct snapshot_body){.count = 1};
+	if (len == 0)
+		return 0;
+	json_t *doc = body_parse(data, len, snapshot_table, &f, e);
+	int rc = doc != NULL ? check_metadata(f.metadata, e) : -1;
+	if (rc == 0) {
+		out->metadata = json_incref(f.metadata);
+		out->count = f.count.set ? (unsigned)f.count.v : 1;
+	}
+	json_decref(doc);
+	return rc;
 }
 
 /* ---- change ---- */

@@ -20,6 +20,14 @@ struct sandbox_change {
 	    *metadata; /* the merged object (RFC 7396), the caller's to drop; NULL: as it is */
 };
 
+/* The body of snapshots and forks, which may be absent. */
+struct snapshot_body {
+	json_t *metadata; /* the caller's to drop; or NULL */
+	unsigned count;   /* forks: how many; 1 when absent */
+};
+int sandbox_body_snapshot(const char *data, size_t len, struct snapshot_body *out,
+                          struct err *e);
+
 int sandbox_body_change(const char *data, size_t len, json_t *metadata,
                         struct sandbox_change *out, struct err *e);
 

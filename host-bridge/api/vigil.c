@@ -262,6 +262,8 @@ static void look_again(struct vigil *v)
 static void on_end(struct dial *d, const struct dial_end *end)
 {
 	struct vigil *v = (struct vigil *)((char *)d - offsetof(struct vigil, dial));
+	if (end->suspended)
+		v->breaks = 0;
 	if (end->err.code == ERR_SANDBOX_LOST && !v->ended && v->breaks < REATTACH_TRIES)
 		look_again(v);
 	else

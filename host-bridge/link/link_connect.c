@@ -64,7 +64,8 @@ static void wait_for_turn(struct link *l)
  * opening, room comes as fast as the guest answers. */
 void link_turn_late(struct link *l)
 {
-	if (link_pass_is_full(&l->pass) || l->turn_due - l->queued_at >= LINK_TURN_S) {
+	bool late = link_pass_is_full(&l->pass) || l->turn_due - l->queued_at >= LINK_TURN_S;
+	if (late && !l->pass.gate->closed) {
 		link_end_with(l, ERR_QUOTA_EXCEEDED,
 		              "too many calls are in progress in this sandbox");
 		return;

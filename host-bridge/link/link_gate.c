@@ -23,7 +23,8 @@ bool link_pass_is_full(const struct link_pass *p)
 
 static bool has_room(const struct link_pass *p)
 {
-	return !link_pass_is_full(p) && p->gate->opening < LINKS_OPENING_MAX + reserve(p);
+	return !p->gate->closed && !link_pass_is_full(p) &&
+	       p->gate->opening < LINKS_OPENING_MAX + reserve(p);
 }
 
 static void let_in(struct link_pass *p)
@@ -59,8 +60,27 @@ static void serve(struct link_line *line)
  * later finds room before them. */
 static void serve_all(struct link_gate *g)
 {
+	if (g->on_quiet != NULL && g->opening == 0) {
+		void (*on_quiet)(struct link_gate *) = g->on_quiet;
+		g->on_quiet = NULL;
+		on_quiet(g);
+	}
 	serve(&g->urgent_line);
 	serve(&g->line);
+}
+
+void link_gate_close(struct link_gate *g, void (*on_quiet)(struct link_gate *g))
+{
+	g->closed = true;
+	g->on_quiet = on_quiet;
+	serve_all(g);
+}
+
+void link_gate_open(struct link_gate *g)
+{
+	g->closed = false;
+	g->on_quiet = NULL;
+	serve_all(g);
 }
 
 bool link_pass_enter(struct link_pass *p)

@@ -19,6 +19,8 @@ TAILQ_HEAD(link_line, link_pass);
 struct link_gate {
 	unsigned connected;
 	unsigned opening; /* of them, those that were not answered Opened yet */
+	bool closed;      /* nobody is let in; who waits does so without a limit */
+	void (*on_quiet)(struct link_gate *g); /* or NULL: see link_gate_close */
 	struct link_line line, urgent_line;
 };
 
@@ -34,6 +36,11 @@ struct link_pass {
 };
 
 void link_gate_init(struct link_gate *g);
+/* Let nobody in: the guest is about to be stopped. `on_quiet` once nobody is opening any more,
+ * inside this call or while another leaves; it must not call the gate. */
+void link_gate_close(struct link_gate *g, void (*on_quiet)(struct link_gate *g));
+/* Let in who waits, as there is room. Harmless when it is not closed. */
+void link_gate_open(struct link_gate *g);
 
 /* Whether the link may connect; it counts from now on. Harmless when it does already. */
 bool link_pass_enter(struct link_pass *p);

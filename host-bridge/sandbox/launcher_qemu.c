@@ -42,12 +42,16 @@ static unsigned long tsc_khz(void)
 	return khz;
 }
 
-static void kernel_arguments(struct vm_command *c, bool kvm)
+static void boot_arguments(struct vm_command *c, const struct template *t, bool kvm)
 {
 	char tsc[64] = "";
 	unsigned long khz = kvm ? 0 : tsc_khz();
 	if (khz > 0)
 		snprintf(tsc, sizeof(tsc), " tsc=reliable tsc_early_khz=%lu", khz);
+	vm_command_arg(c, "-kernel");
+	vm_command_arg(c, "%s", t->kernel);
+	vm_command_arg(c, "-initrd");
+	vm_command_arg(c, "%s", t->initrd);
 	vm_command_arg(c, "-append");
 	/* A guest whose kernel panics ends at once, and so is seen to be lost. Pressure
 	 * accounting makes every new cgroup a tenth dearer. */
@@ -65,8 +69,10 @@ static void jail(struct vm_command *c, const struct launcher_request *r)
 	                                    "/usr/share/seabios"};
 	c->uid = VM_UID;
 	c->namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWNET;
-	vm_command_jail(c, r->template.kernel);
-	vm_command_jail(c, r->template.initrd);
+	if (r->restore == NULL) {
+		vm_command_jail(c, r->template.kernel);
+		vm_command_jail(c, r->template.initrd);
+	}
 	vm_command_jail_writable(c, r->memory);
 	for (size_t i = 0; i < sizeof(needs) / sizeof(*needs); i++)
 		if (access(needs[i], F_OK) == 0)
@@ -139,16 +145,13 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	vm_command_arg(c, "-object");
 	vm_command_arg(c, "memory-backend-file,id=ram,size=%uM,share=on,mem-path=%s",
 	               r->memory_mib, r->memory);
-	vm_command_arg(c, "-kernel");
-	vm_command_arg(c, "%s", r->template.kernel);
-	vm_command_arg(c, "-initrd");
-	vm_command_arg(c, "%s", r->template.initrd);
-	kernel_arguments(c, host->kvm);
 	add_all(c, always, sizeof(always) / sizeof(*always));
-	if (r->restore != NULL)
+	if (r->restore != NULL) {
 		add_all(c, incoming, sizeof(incoming) / sizeof(*incoming));
-	else
+	} else {
+		boot_arguments(c, &r->template, host->kvm);
 		add_all(c, device, sizeof(device) / sizeof(*device));
+	}
 	vm_command_listen(c, monitor);
 	plan->vmm = &vmm_qemu;
 	plan->memory_mib = r->memory_mib;

@@ -12,18 +12,23 @@
 
 #include "proto/log.h"
 
-#define SCHEMA_VERSION 1
-
-static const char schema[] =
-    "CREATE TABLE IF NOT EXISTS sandboxes ("
+/* What makes a registry of version n one of n + 1; the first makes one of nothing. Append only:
+ * those out there have been through the earlier ones. */
+static const char *const migrations[] = {
+    "CREATE TABLE sandboxes ("
     " id TEXT PRIMARY KEY, workspace TEXT NOT NULL, launcher TEXT NOT NULL,"
     " status TEXT NOT NULL, spec TEXT NOT NULL, state TEXT NOT NULL,"
     " idempotency_key TEXT NOT NULL, request_digest TEXT NOT NULL,"
     " created_ms INTEGER NOT NULL, deleted_ms INTEGER NOT NULL"
     ") WITHOUT ROWID;"
-    "CREATE INDEX IF NOT EXISTS deleted ON sandboxes (deleted_ms);"
-    "CREATE INDEX IF NOT EXISTS keys ON sandboxes (idempotency_key);"
-    "PRAGMA user_version = 1;";
+    "CREATE INDEX deleted ON sandboxes (deleted_ms);"
+    "CREATE INDEX keys ON sandboxes (idempotency_key);",
+    "CREATE TABLE snapshots ("
+    " id TEXT PRIMARY KEY, workspace TEXT NOT NULL, info TEXT NOT NULL,"
+    " created_ms INTEGER NOT NULL"
+    ") WITHOUT ROWID;",
+};
+#define SCHEMA_VERSION (int)(sizeof(migrations) / sizeof(*migrations))
 
 #define COLUMNS                                                                          \
 	"id, workspace, launcher, status, spec, state, idempotency_key, request_digest," \
@@ -33,6 +38,7 @@ struct registry {
 	int lock;
 	sqlite3 *db;
 	sqlite3_stmt *put, *each, *deleted, *key_deleted, *purge;
+	sqlite3_stmt *put_snapshot, *each_snapshot, *delete_snapshot;
 };
 
 static int db_error(struct registry *r, struct err *e, const char *what)
@@ -63,7 +69,7 @@ static int lock_dir(const char *state_dir, struct err *e)
 	               state_dir, (int)lock.l_pid);
 }
 
-static int check_version(struct registry *r, struct err *e)
+static int schema_version(struct registry *r)
 {
 	sqlite3_stmt *s = NULL;
 	int version = -1;
@@ -71,45 +77,73 @@ static int check_version(struct registry *r, struct err *e)
 	    sqlite3_step(s) == SQLITE_ROW)
 		version = sqlite3_column_int(s, 0);
 	sqlite3_finalize(s);
+	return version;
+}
+
+/* Each step is whole or not done at all, its number included. */
+static int migrate(struct registry *r, struct err *e)
+{
+	int version = schema_version(r);
 	if (version < 0)
 		return db_error(r, e, "schema version");
 	if (version > SCHEMA_VERSION)
 		return err_set(e, ERR_INVALID_STATE,
 		               "the registry was written by a newer bridge (schema %d)",
 		               version);
+	for (; version < SCHEMA_VERSION; version++) {
+		char *sql =
+		    sqlite3_mprintf("BEGIN IMMEDIATE; %s PRAGMA user_version = %d; COMMIT;",
+		                    migrations[version], version + 1);
+		int rc =
+		    sql != NULL ? sqlite3_exec(r->db, sql, NULL, NULL, NULL) : SQLITE_NOMEM;
+		sqlite3_free(sql);
+		if (rc != SQLITE_OK)
+			return db_error(r, e, "migration");
+	}
+	return 0;
+}
+
+static int prepare(struct registry *r, struct err *e)
+{
+	const struct {
+		const char *sql;
+		sqlite3_stmt **to;
+	} statements[] = {
+	    {"REPLACE INTO sandboxes (" COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?)", &r->put},
+	    {"SELECT " COLUMNS " FROM sandboxes ORDER BY id", &r->each},
+	    {"SELECT 1 FROM sandboxes WHERE id = ?1 AND deleted_ms > 0"
+	     " AND (?2 IS NULL OR workspace = ?2)",
+	     &r->deleted},
+	    {"SELECT 1 FROM sandboxes WHERE idempotency_key = ? AND workspace = ?"
+	     " AND created_ms >= ? AND deleted_ms > 0",
+	     &r->key_deleted},
+	    {"DELETE FROM sandboxes WHERE deleted_ms > 0 AND deleted_ms < ? AND state = ''",
+	     &r->purge},
+	    {"REPLACE INTO snapshots (id, workspace, info, created_ms) VALUES (?,?,?,?)",
+	     &r->put_snapshot},
+	    {"SELECT id, workspace, info, created_ms FROM snapshots ORDER BY id",
+	     &r->each_snapshot},
+	    {"DELETE FROM snapshots WHERE id = ?", &r->delete_snapshot},
+	};
+	for (size_t i = 0; i < sizeof(statements) / sizeof(*statements); i++)
+		if (sqlite3_prepare_v2(r->db, statements[i].sql, -1, statements[i].to, NULL) !=
+		    SQLITE_OK)
+			return db_error(r, e, "set-up");
 	return 0;
 }
 
 static int open_db(struct registry *r, const char *state_dir, struct err *e)
 {
-	static const char put[] =
-	    "REPLACE INTO sandboxes (" COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?)";
-	static const char each[] = "SELECT " COLUMNS " FROM sandboxes ORDER BY id";
-	static const char deleted[] = "SELECT 1 FROM sandboxes WHERE id = ?1 AND deleted_ms > 0"
-	                              " AND (?2 IS NULL OR workspace = ?2)";
-	static const char key_deleted[] =
-	    "SELECT 1 FROM sandboxes WHERE idempotency_key = ? AND workspace = ?"
-	    " AND created_ms >= ? AND deleted_ms > 0";
-	static const char purge[] = "DELETE FROM sandboxes WHERE deleted_ms > 0"
-	                            " AND deleted_ms < ? AND state = ''";
 	char path[PATH_MAX];
 	snprintf(path, sizeof(path), "%s/registry.db", state_dir);
 	if (sqlite3_open(path, &r->db) != SQLITE_OK)
 		return db_error(r, e, path);
 	if (chmod(path, 0600) < 0)
 		return err_errno(e, ERR_INTERNAL, errno, "%s", path);
-	if (check_version(r, e) < 0)
-		return -1;
 	if (sqlite3_exec(r->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;", NULL,
-	                 NULL, NULL) != SQLITE_OK ||
-	    sqlite3_exec(r->db, schema, NULL, NULL, NULL) != SQLITE_OK ||
-	    sqlite3_prepare_v2(r->db, put, -1, &r->put, NULL) != SQLITE_OK ||
-	    sqlite3_prepare_v2(r->db, each, -1, &r->each, NULL) != SQLITE_OK ||
-	    sqlite3_prepare_v2(r->db, deleted, -1, &r->deleted, NULL) != SQLITE_OK ||
-	    sqlite3_prepare_v2(r->db, key_deleted, -1, &r->key_deleted, NULL) != SQLITE_OK ||
-	    sqlite3_prepare_v2(r->db, purge, -1, &r->purge, NULL) != SQLITE_OK)
+	                 NULL, NULL) != SQLITE_OK)
 		return db_error(r, e, "set-up");
-	return 0;
+	return migrate(r, e) < 0 ? -1 : prepare(r, e);
 }
 
 struct registry *registry_open(const char *state_dir, struct err *e)
@@ -136,6 +170,9 @@ void registry_close(struct registry *r)
 	sqlite3_finalize(r->deleted);
 	sqlite3_finalize(r->key_deleted);
 	sqlite3_finalize(r->purge);
+	sqlite3_finalize(r->put_snapshot);
+	sqlite3_finalize(r->each_snapshot);
+	sqlite3_finalize(r->delete_snapshot);
 	sqlite3_close(r->db);
 	if (r->lock >= 0)
 		close(r->lock);
@@ -219,4 +256,44 @@ void registry_purge(struct registry *r, int64_t before_ms)
 	if (sqlite3_step(r->purge) != SQLITE_DONE)
 		log_warn("registry", NULL, "purge: %s", sqlite3_errmsg(r->db));
 	sqlite3_reset(r->purge);
+}
+
+int registry_put_snapshot(struct registry *r, const struct registry_snapshot *row,
+                          struct err *e)
+{
+	sqlite3_bind_text(r->put_snapshot, 1, row->id, -1, SQLITE_STATIC);
+	sqlite3_bind_text(r->put_snapshot, 2, row->workspace, -1, SQLITE_STATIC);
+	sqlite3_bind_text(r->put_snapshot, 3, row->info, -1, SQLITE_STATIC);
+	sqlite3_bind_int64(r->put_snapshot, 4, row->created_ms);
+	int rc = sqlite3_step(r->put_snapshot) == SQLITE_DONE ? 0 : db_error(r, e, "write");
+	sqlite3_reset(r->put_snapshot);
+	sqlite3_clear_bindings(r->put_snapshot);
+	return rc;
+}
+
+int registry_each_snapshot(struct registry *r,
+                           void (*each)(const struct registry_snapshot *row, void *arg),
+                           void *arg, struct err *e)
+{
+	int rc;
+	while ((rc = sqlite3_step(r->each_snapshot)) == SQLITE_ROW) {
+		struct registry_snapshot row = {
+		    .id = text_of(r->each_snapshot, 0),
+		    .workspace = text_of(r->each_snapshot, 1),
+		    .info = text_of(r->each_snapshot, 2),
+		    .created_ms = sqlite3_column_int64(r->each_snapshot, 3),
+		};
+		each(&row, arg);
+	}
+	int result = rc == SQLITE_DONE ? 0 : db_error(r, e, "read");
+	sqlite3_reset(r->each_snapshot);
+	return result;
+}
+
+int registry_delete_snapshot(struct registry *r, const char *id, struct err *e)
+{
+	sqlite3_bind_text(r->delete_snapshot, 1, id, -1, SQLITE_STATIC);
+	int rc = sqlite3_step(r->delete_snapshot) == SQLITE_DONE ? 0 : db_error(r, e, "write");
+	sqlite3_reset(r->delete_snapshot);
+	return rc;
 }

@@ -23,6 +23,12 @@ struct registry_row {
 	int64_t deleted_ms; /* 0: not deleted */
 };
 
+/* The same of a snapshot; `info` is JSON. */
+struct registry_snapshot {
+	const char *id, *workspace, *info;
+	int64_t created_ms;
+};
+
 /* Make `state_dir` if need be (mode 0700), lock it and open the database in it. Fails with
  * ERR_INVALID_STATE when another process uses it, or the schema is newer than this tree's. */
 struct registry *registry_open(const char *state_dir, struct err *e);
@@ -40,5 +46,12 @@ bool registry_key_was_deleted(struct registry *r, const char *workspace, const c
                               int64_t since_ms);
 /* Forget rows deleted before `before_ms` whose launcher left nothing behind. */
 void registry_purge(struct registry *r, int64_t before_ms);
+
+int registry_put_snapshot(struct registry *r, const struct registry_snapshot *row,
+                          struct err *e);
+int registry_each_snapshot(struct registry *r,
+                           void (*each)(const struct registry_snapshot *row, void *arg),
+                           void *arg, struct err *e);
+int registry_delete_snapshot(struct registry *r, const char *id, struct err *e);
 
 #endif

@@ -25,6 +25,11 @@ int64_t sandbox_wall_ms(void)
 	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+struct sandbox_set *sandbox_set_of(const struct sandbox *s)
+{
+	return s->set;
+}
+
 const char *sandbox_id(const struct sandbox *s)
 {
 	return s->id;
@@ -193,10 +198,18 @@ static void on_vm_gone(void *arg)
 		sandbox_timer_in(s, 0.);
 }
 
+/* It has its own copy by now, or will never have one. */
+static void drop_source(struct sandbox *s)
+{
+	if (s->source != NULL)
+		snapshot_release(s->set, s->source);
+	s->source = NULL;
+}
+
 static void drop_links(struct sandbox *s)
 {
-	freeze_cancel(s->freeze);
-	s->freeze = NULL;
+	drop_source(s);
+	sandbox_change_cancel(s);
 	sandbox_drop_links(s);
 	sandbox_stop_pulse(s);
 	sandbox_stop_idle(s);
@@ -215,6 +228,7 @@ void sandbox_running(struct sandbox *s)
 {
 	struct err e = {0};
 	s->status = SANDBOX_RUNNING;
+	drop_source(s);
 	sandbox_touch(s);
 	vm_booted(s->vm);
 	if (sandbox_save(s, &e) < 0) {

@@ -3,8 +3,8 @@
  * call it; it calls launchers and the registry; it never touches HTTP. Everything here is
  * remembered across a restart through the registry; a restart counts as activity.
  *
- *   creating ──► running ──► deleted          (paused, hibernated: second version)
- *       └──────────┴──► failed ──► deleted
+ *   creating ──► running ◄──► paused
+ *       └──────────┴────────────┴──► failed ──► deleted; any may be deleted
  */
 #ifndef SANDGATE_SANDBOX_H
 #define SANDGATE_SANDBOX_H
@@ -35,6 +35,23 @@ void sandbox_wait_cancel(struct sandbox *s, void *arg);
  * `on_done` once, never inside; may be NULL. Calls in progress get their listener called. */
 void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
                     void (*on_done)(void *arg), void *arg);
+
+/* Each changes a sandbox that runs (or, to resume, is paused), one at a time: -1 with
+ * ERR_INVALID_STATE otherwise, ERR_LIMIT_UNSUPPORTED where its launcher can do no such thing,
+ * and on_done is not called. Else it is, once, when it is done or has failed: `n` is the
+ * snapshot. Calls in progress go on over a snapshot; while it is paused they stand still.
+ * `metadata` is taken over, NULL is {}. */
+struct snapshot;
+enum snapshot_kind {
+	SNAPSHOT_KEPT,
+	SNAPSHOT_PASSING /* nobody but on_done sees it, and deletes it; a restart does, too */
+};
+typedef void sandbox_changed(struct sandbox *s, struct snapshot *n, const struct err *e,
+                             void *arg);
+int sandbox_snapshot(struct sandbox *s, json_t *metadata, enum snapshot_kind kind,
+                     sandbox_changed *on_done, void *arg, struct err *e);
+int sandbox_pause(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
+int sandbox_resume(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
 
 /* A new ttl, lifetime, or whole metadata object (copied); NULL leaves one as it is. */
 int sandbox_patch(struct sandbox *s, const double *ttl, const double *lifetime,
@@ -67,6 +84,7 @@ void sandbox_unlisten(struct sandbox_listener *l);
 /* The agent has said something to one of them. */
 void sandbox_heard(struct sandbox *s);
 
+struct sandbox_set *sandbox_set_of(const struct sandbox *s);
 const char *sandbox_id(const struct sandbox *s);
 enum sandbox_status sandbox_status(const struct sandbox *s);
 const struct sandbox_spec *sandbox_spec(const struct sandbox *s);

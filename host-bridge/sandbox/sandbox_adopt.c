@@ -31,7 +31,7 @@ static void adopt_row(const struct registry_row *row, void *arg)
 		s->endpoint = *vm_endpoint(s->vm);
 		memcpy(s->endpoint.token, token, sizeof(token));
 	}
-	if (s->status == SANDBOX_RUNNING && !whole)
+	if ((s->status == SANDBOX_RUNNING || s->status == SANDBOX_PAUSED) && !whole)
 		err_set(&s->failure, ERR_SANDBOX_LOST, "the VM ended while no bridge ran");
 	json_decref(state);
 }
@@ -41,6 +41,7 @@ static void settle_adopted(struct sandbox *s)
 {
 	switch (s->status) {
 	case SANDBOX_RUNNING:
+	case SANDBOX_PAUSED:
 		if (s->failure.code != ERR_NONE) {
 			struct err why = s->failure;
 			sandbox_failed(s, &why);
@@ -48,7 +49,10 @@ static void settle_adopted(struct sandbox *s)
 		}
 		log_info("sandbox", s->id, "adopted from %s", s->launcher->name);
 		sandbox_update_timer(s);
-		sandbox_want_spare(s, SPARE_DELAY_MS);
+		if (s->status == SANDBOX_PAUSED)
+			link_gate_close(&s->gate, NULL);
+		else
+			sandbox_want_spare(s, SPARE_DELAY_MS);
 		return;
 	case SANDBOX_FAILED:
 		sandbox_stop_vm(s);

@@ -1,9 +1,14 @@
-/* When a sandbox's state is saved, and what becomes of one that was restored. */
+/* When a sandbox's state is saved, when its CPUs stand still, and what becomes of one that was
+ * restored. Meanwhile nobody gets a link: who wants one waits, and calls in progress, whose
+ * sessions the agent has ended, come back through the same gate. */
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
+#include "proto/limits.h"
 #include "proto/log.h"
 
 static struct freeze_target target(const struct sandbox *s)
@@ -20,7 +25,8 @@ static struct freeze_target target(const struct sandbox *s)
 	return t;
 }
 
-/* The guest goes on, or it is lost. */
+/* ---- after the first answer: a template is baked, a restored guest renewed ---- */
+
 static void settle(struct sandbox *s, const struct freeze_result *r)
 {
 	s->freeze = NULL;
@@ -41,6 +47,7 @@ static void on_baked(const struct freeze_result *r, void *arg)
 {
 	struct sandbox *s = arg;
 	struct err e = r->not_saved;
+	s->baking = false;
 	if (e.code == ERR_NONE)
 		baked_keep(s->baked, &e);
 	else
@@ -57,7 +64,8 @@ static int bake(struct sandbox *s, struct err *e)
 	if (baked_begin(s->baked, part, e) < 0)
 		return -1;
 	s->freeze = freeze_save(&t, part, on_baked, s, e);
-	if (s->freeze != NULL)
+	s->baking = s->freeze != NULL;
+	if (s->baking)
 		return 0;
 	baked_drop(s->baked);
 	return -1;
@@ -77,4 +85,180 @@ void sandbox_answered(struct sandbox *s)
 		log_info("sandbox", s->id, "its template is not baked: %s", e.msg);
 		sandbox_running(s);
 	}
+}
+
+/* ---- one change at a time ---- */
+
+/* What an API call asked for, until it is told. */
+struct sandbox_turn {
+	struct snapshot *snapshot; /* to be; NULL: pause or resume */
+	void (*on_done)(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg);
+	void *arg;
+	enum sandbox_status to; /* pause and resume */
+};
+
+static struct sandbox_turn *begin(struct sandbox *s, enum sandbox_status from,
+                                  sandbox_changed *on_done, void *arg, struct err *e)
+{
+	if (s->launcher->vmm == NULL) {
+		err_set(e, ERR_LIMIT_UNSUPPORTED, "the launcher %s can do no such thing",
+		        s->launcher->name);
+		return NULL;
+	}
+	if (s->status != from || s->change != NULL) {
+		err_set(e, ERR_INVALID_STATE,
+		        s->status == from ? "the sandbox is being changed already"
+		                          : "the sandbox is %s",
+		        sandbox_status_name(s->status));
+		return NULL;
+	}
+	struct sandbox_turn *c = calloc(1, sizeof(*c));
+	if (c == NULL) {
+		err_set(e, ERR_INTERNAL, "out of memory");
+		return NULL;
+	}
+	c->on_done = on_done;
+	c->arg = arg;
+	s->change = c;
+	return c;
+}
+
+static void end(struct sandbox *s, struct snapshot *n, const struct err *e)
+{
+	struct sandbox_turn c = *s->change;
+	free(s->change);
+	s->change = NULL;
+	c.on_done(s, n, e, c.arg);
+}
+
+static void hush(struct sandbox *s)
+{
+	sandbox_drop_links(s);
+	sandbox_stop_pulse(s);
+	sandbox_stop_idle(s);
+}
+
+static void wake_up(struct sandbox *s)
+{
+	link_gate_open(&s->gate);
+	if (!LIST_EMPTY(&s->listeners))
+		sandbox_start_pulse(s);
+	sandbox_want_spare(s, SPARE_DELAY_MS);
+	sandbox_touch(s);
+	sandbox_update_timer(s);
+}
+
+void sandbox_change_cancel(struct sandbox *s)
+{
+	struct err e = {.code = ERR_SANDBOX_LOST, .msg = "the sandbox was lost meanwhile"};
+	freeze_cancel(s->freeze);
+	s->freeze = NULL;
+	if (s->baking)
+		baked_drop(s->baked);
+	s->baking = false;
+	if (s->change == NULL)
+		return;
+	if (s->change->snapshot != NULL)
+		snapshot_abandon(s->set, s->change->snapshot);
+	if (s->deleted)
+		err_set(&e, ERR_SANDBOX_GONE, "the sandbox was deleted");
+	end(s, NULL, &e);
+}
+
+/* ---- snapshots ---- */
+
+static void on_saved(const struct freeze_result *r, void *arg)
+{
+	struct sandbox *s = arg;
+	struct snapshot *n = s->change->snapshot;
+	struct err e = r->not_saved;
+	s->freeze = NULL;
+	s->change->snapshot = NULL;
+	s->generation = r->generation;
+	if (e.code != ERR_NONE) {
+		snapshot_abandon(s->set, n);
+		n = NULL;
+	} else if (snapshot_keep(s->set, n, &e) < 0) {
+		n = NULL;
+	}
+	if (r->lost.code == ERR_NONE)
+		wake_up(s);
+	end(s, n, n == NULL ? &e : NULL);
+	if (r->lost.code != ERR_NONE)
+		sandbox_failed(s, &r->lost);
+}
+
+/* Nobody is in the middle of asking for something: what is asked from now on waits. */
+static void on_quiet(struct link_gate *g)
+{
+	struct sandbox *s = (struct sandbox *)((char *)g - offsetof(struct sandbox, gate));
+	struct freeze_target t = target(s);
+	struct freeze_result r = {.generation = s->generation};
+	char dir[PATH_MAX];
+	snapshot_dir(s->set, s->change->snapshot, true, dir);
+	s->freeze = freeze_save(&t, dir, on_saved, s, &r.not_saved);
+	if (s->freeze == NULL)
+		on_saved(&r, s);
+}
+
+int sandbox_snapshot(struct sandbox *s, json_t *metadata, enum snapshot_kind kind,
+                     sandbox_changed *on_done, void *arg, struct err *e)
+{
+	struct sandbox_turn *c = begin(s, SANDBOX_RUNNING, on_done, arg, e);
+	if (c == NULL) {
+		json_decref(metadata);
+		return -1;
+	}
+	c->snapshot = snapshot_begin(s, metadata, kind, e);
+	if (c->snapshot == NULL) {
+		s->change = NULL;
+		free(c);
+		return -1;
+	}
+	hush(s);
+	link_gate_close(&s->gate, on_quiet);
+	return 0;
+}
+
+/* ---- pause and resume ---- */
+
+static void on_turned(const struct err *e, void *arg)
+{
+	struct sandbox *s = arg;
+	struct err failed = {0};
+	if (e == NULL) {
+		s->status = s->change->to;
+		if (sandbox_save(s, &failed) < 0)
+			e = &failed;
+	}
+	if (s->status == SANDBOX_RUNNING)
+		wake_up(s);
+	end(s, NULL, e);
+}
+
+static int turn(struct sandbox *s, enum sandbox_status from, enum sandbox_status to,
+                enum vm_question what, sandbox_changed *on_done, void *arg, struct err *e)
+{
+	struct sandbox_turn *c = begin(s, from, on_done, arg, e);
+	if (c == NULL)
+		return -1;
+	c->to = to;
+	if (vm_ask(s->vm, what, NULL, on_turned, s, e) == 0) {
+		hush(s);
+		link_gate_close(&s->gate, NULL);
+		return 0;
+	}
+	s->change = NULL;
+	free(c);
+	return -1;
+}
+
+int sandbox_pause(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e)
+{
+	return turn(s, SANDBOX_RUNNING, SANDBOX_PAUSED, VM_PAUSE, on_done, arg, e);
+}
+
+int sandbox_resume(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e)
+{
+	return turn(s, SANDBOX_PAUSED, SANDBOX_RUNNING, VM_RESUME, on_done, arg, e);
 }

@@ -6,7 +6,7 @@
 #include "host-bridge/sandbox/sandbox_steps.h"
 
 /* RFC 3339, in UTC, with milliseconds. */
-static json_t *instant(int64_t ms)
+json_t *sandbox_instant(int64_t ms)
 {
 	char text[40];
 	struct tm tm;
@@ -43,14 +43,14 @@ json_t *sandbox_json(const struct sandbox *s)
 	                                    (int)s->agent_ms)
 	                        : json_null();
 	json_t *expires =
-	    in < 0 ? json_null() : instant(sandbox_wall_ms() + (int64_t)(in * 1e3));
+	    in < 0 ? json_null() : sandbox_instant(sandbox_wall_ms() + (int64_t)(in * 1e3));
 	const char *template = s->spec.template[0] != '\0' ? s->spec.template : NULL;
 	return json_pack("{s:s, s:s, s:s?, s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:f, s:O,"
 	                 " s:o, s:O?, s:O?}",
 	                 "id", s->id, "node", s->set->node, "template", template, "status",
 	                 sandbox_status_name(s->status), "vmm", s->launcher->name, "isolation",
 	                 s->isolation, "boot_mode", boot_mode(s), "boot_ms", boot_ms,
-	                 "boot_stages_ms", stages, "created_at", instant(s->created_ms),
+	                 "boot_stages_ms", stages, "created_at", sandbox_instant(s->created_ms),
 	                 "expires_at", expires, "idle_seconds", idle, "metadata",
 	                 s->spec.metadata, "resources", resources(s), "exec_defaults",
 	                 s->spec.exec_defaults, "agent", s->agent);

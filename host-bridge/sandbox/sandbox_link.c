@@ -88,7 +88,7 @@ static void on_spare_timer(struct ev_loop *loop, ev_timer *w, int revents)
 	struct sandbox *s = w->data;
 	struct err e = {0};
 	(void)revents;
-	if (s->status != SANDBOX_RUNNING || s->spare != NULL)
+	if (s->status != SANDBOX_RUNNING || s->spare != NULL || s->gate.closed)
 		return;
 	s->spare = link_create(loop, &s->endpoint, CONNECT_DEADLINE_MS, &e);
 	if (s->spare != NULL)

@@ -9,10 +9,12 @@
 #include "host-bridge/sandbox/launcher.h"
 #include "host-bridge/sandbox/registry.h"
 #include "host-bridge/sandbox/sandbox.h"
+#include "host-bridge/sandbox/snapshot.h"
 
 struct sandbox_set {
 	struct ev_loop *loop;
 	TAILQ_HEAD(sandbox_list, sandbox) all; /* in order of id */
+	struct snapshots snapshots;            /* in order of id */
 	struct registry *registry;
 	struct launcher_host host;
 	char *state_dir, *rootfs_dir, *node, *launcher, *agent_path;
@@ -53,7 +55,9 @@ struct sandbox {
 
 	char baked[PATH_MAX]; /* its template's snapshot: it was restored from it, or is to make
 	                         it once it has booted; or "" */
-	bool restored;
+	bool restored, baking;
+	struct snapshot *source;     /* creating: what it is restored from, held */
+	struct sandbox_turn *change; /* asked for and not done: snapshot, pause, resume */
 	struct freeze *freeze; /* its state is being saved, or it becomes one of its own */
 	uint64_t generation;   /* the agent's */
 	unsigned launch_ms, agent_ms; /* stages of the boot */

@@ -91,10 +91,12 @@ struct sandbox_set *sandbox_set_create(struct ev_loop *loop, const struct sandbo
 	}
 	set->loop = loop;
 	TAILQ_INIT(&set->all);
+	TAILQ_INIT(&set->snapshots);
 	ev_timer_init(&set->purge, on_purge, 0., PURGE_EVERY_S);
 	set->purge.data = set;
 	set->registry = registry_open(c->state_dir, e);
-	if (set->registry == NULL || make_paths(set, c, e) < 0) {
+	if (set->registry == NULL || make_paths(set, c, e) < 0 ||
+	    snapshot_load_all(set, e) < 0) {
 		sandbox_set_destroy(set);
 		return NULL;
 	}
@@ -109,6 +111,7 @@ void sandbox_set_destroy(struct sandbox_set *set)
 		return;
 	while ((s = TAILQ_FIRST(&set->all)) != NULL)
 		sandbox_free(s);
+	snapshot_forget_all(set);
 	kvm_trial_cancel(set->kvm_trial);
 	rmdir(set->memory_dir); /* unless a VM lives on */
 	ev_timer_stop(set->loop, &set->purge);
@@ -182,7 +185,7 @@ size_t sandbox_count(struct sandbox_set *set, const char *workspace)
 	return n;
 }
 
-/* ---- making ---- */
+/* ---- names ---- */
 
 /* A ULID (github.com/ulid/spec): 48 bits of time, 80 of chance, in Crockford's base 32. */
 static int make_ulid(char out[ULID_LEN + 1])
@@ -204,157 +207,33 @@ static int make_ulid(char out[ULID_LEN + 1])
 	return 0;
 }
 
+int sandbox_set_new_id(const struct sandbox_set *set, const char *kind, char *out, size_t room,
+                       struct err *e)
+{
+	char ulid[ULID_LEN + 1];
+	if (make_ulid(ulid) < 0)
+		return err_errno(e, ERR_INTERNAL, errno, "getrandom");
+	snprintf(out, room, "%s-%s-%s", kind, set->node, ulid);
+	return 0;
+}
+
+static const char *ulid_of(const char *id)
+{
+	size_t len = strlen(id);
+	return len > ULID_LEN ? id + len - ULID_LEN : id;
+}
+
 /* A VM's directory is short: sockets in it must fit sun_path. */
 const char *sandbox_set_vm_dir(const struct sandbox_set *set, const char *id, char *out,
                                size_t room)
 {
-	size_t len = strlen(id);
-	snprintf(out, room, "%s/vm/%s", set->state_dir,
-	         len > ULID_LEN ? id + len - ULID_LEN : id);
+	snprintf(out, room, "%s/vm/%s", set->state_dir, ulid_of(id));
 	return out;
 }
 
-static const char *memory_file(const struct sandbox_set *set, const char *id, char *out,
+const char *sandbox_set_memory(const struct sandbox_set *set, const char *id, char *out,
                                size_t room)
 {
-	size_t len = strlen(id);
-	snprintf(out, room, "%s/%s", set->memory_dir,
-	         len > ULID_LEN ? id + len - ULID_LEN : id);
+	snprintf(out, room, "%s/%s", set->memory_dir, ulid_of(id));
 	return out;
-}
-
-static unsigned long long committed_memory(struct sandbox_set *set)
-{
-	unsigned long long mib = 0;
-	struct sandbox *s;
-	TAILQ_FOREACH (s, &set->all, entry)
-		if (s->vm != NULL && s->launcher->takes_memory)
-			mib += s->spec.memory_mib + VM_OVERHEAD_MIB;
-	return mib;
-}
-
-static int refuse_resource(const char *name, const struct launcher *l, struct err *e)
-{
-	char field[64];
-	snprintf(field, sizeof(field), "resources.%s", name);
-	return err_field(e, ERR_LIMIT_UNSUPPORTED, field, "the launcher %s cannot enforce %s",
-	                 l->name, field);
-}
-
-/* The template's defaults, the request's wishes, and what this host can give. */
-static int settle_resources(struct sandbox *s, struct launcher_request *r, struct err *e)
-{
-	const struct launcher *l = s->launcher;
-	struct sandbox_spec *spec = &s->spec;
-	if (spec->disk_mib != 0)
-		return refuse_resource("disk_mib", l, e);
-	if (!l->takes_memory && spec->vcpus != 0)
-		return refuse_resource("vcpus", l, e);
-	if (!l->takes_memory && spec->memory_mib != 0)
-		return refuse_resource("memory_mib", l, e);
-	if (l->template_kind == NULL) {
-		if (!spec->attach && strcmp(spec->template, "base") != 0)
-			return err_field(e, ERR_TEMPLATE_NOT_FOUND, "template",
-			                 "the launcher %s has only the template base", l->name);
-		return 0;
-	}
-	if (template_load(s->set->rootfs_dir, spec->template, l->template_kind, &r->template,
-	                  e) < 0)
-		return -1;
-	if (spec->vcpus == 0)
-		spec->vcpus = r->template.vcpus;
-	if (spec->memory_mib == 0)
-		spec->memory_mib = r->template.memory_mib;
-	if (spec->vcpus > VCPUS_MAX)
-		return err_field(e, ERR_INVALID_FIELD, "resources.vcpus", "at most %u",
-		                 VCPUS_MAX);
-	if (spec->memory_mib < MEMORY_MIN_MIB || spec->memory_mib > MEMORY_MAX_MIB)
-		return err_field(e, ERR_INVALID_FIELD, "resources.memory_mib",
-		                 "between %u and %u", MEMORY_MIN_MIB, MEMORY_MAX_MIB);
-	if (spec->vcpus > launcher_host_cpus())
-		return err_set(e, ERR_CAPACITY, "this host has %u CPUs", launcher_host_cpus());
-	return launcher_capacity(l, spec->memory_mib, committed_memory(s->set), e);
-}
-
-/* From the template's snapshot, when there is one; else it is to leave one. */
-static int choose_boot(struct sandbox *s, struct launcher_request *r, struct err *e)
-{
-	struct sandbox_set *set = s->set;
-	if (s->launcher->vmm == NULL)
-		return 0;
-	if (baked_path(set->state_dir, s->launcher, &set->host, r, s->baked, e) < 0)
-		return -1;
-	s->restored = baked_exists(s->baked);
-	r->restore = s->restored ? s->baked : NULL;
-	return 0;
-}
-
-/* Everything that can be refused is refused before the sandbox is written down. */
-static int launch(struct sandbox *s, struct err *e)
-{
-	static struct launcher_request none;
-	struct launcher_request r = none;
-	struct vm_plan plan = {0};
-	char dir[PATH_MAX], memory[PATH_MAX];
-	if (settle_resources(s, &r, e) < 0 || choose_boot(s, &r, e) < 0)
-		return -1;
-	r.id = s->id;
-	r.dir = sandbox_set_vm_dir(s->set, s->id, dir, sizeof(dir));
-	r.memory = memory_file(s->set, s->id, memory, sizeof(memory));
-	r.vcpus = s->spec.vcpus;
-	r.memory_mib = s->spec.memory_mib;
-	r.attach = s->spec.attach ? &s->spec.endpoint : NULL;
-	if (s->launcher->plan(&s->set->host, &r, &plan, e) < 0) {
-		vm_plan_free(&plan);
-		return -1;
-	}
-	s->isolation = s->launcher->isolation(&s->set->host);
-	s->endpoint = plan.endpoint;
-	if (sandbox_save(s, e) < 0) {
-		vm_plan_free(&plan);
-		return -1;
-	}
-	s->vm = vm_start(s->set->loop, s->id, dir, &plan, &sandbox_vm_handlers, s, e);
-	if (s->vm != NULL && sandbox_save(s, e) == 0)
-		return 0;
-	/* Nobody has heard of it: it goes without its creator being told. */
-	struct sandbox_waiter *creator = SLIST_FIRST(&s->ready_waiters);
-	SLIST_REMOVE_HEAD(&s->ready_waiters, entry);
-	free(creator);
-	sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_NONE, NULL, NULL);
-	return 1;
-}
-
-struct sandbox *sandbox_create(struct sandbox_set *set, const struct sandbox_spec *spec,
-                               void (*on_ready)(struct sandbox *s, const struct err *e,
-                                                void *arg),
-                               void *arg, struct err *e)
-{
-	struct sandbox_waiter creator = {.on_ready = on_ready, .arg = arg, .creator = true};
-	char ulid[ULID_LEN + 1], id[128];
-	const struct launcher *l =
-	    launcher_choose(spec->attach ? "attach" : set->launcher, &set->host, e);
-	if (l == NULL)
-		return NULL;
-	if (make_ulid(ulid) < 0) {
-		err_errno(e, ERR_INTERNAL, errno, "getrandom");
-		return NULL;
-	}
-	snprintf(id, sizeof(id), "sb-%s-%s", set->node, ulid);
-	struct sandbox *s = sandbox_new(set, id);
-	if (s == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
-		return NULL;
-	}
-	s->launcher = l;
-	if (sandbox_copy_spec(&s->spec, spec) < 0 ||
-	    sandbox_add_waiter(&s->ready_waiters, &creator, e) < 0) {
-		err_set(e, ERR_INTERNAL, "out of memory");
-		sandbox_free(s);
-		return NULL;
-	}
-	int rc = launch(s, e);
-	if (rc < 0)
-		sandbox_free(s);
-	return rc == 0 ? s : NULL;
 }

@@ -21,6 +21,7 @@ enum sandbox_status {
 
 struct sandbox_spec {
 	char template[64];
+	char snapshot[128]; /* the id of what it starts from; "" for the template itself */
 	char workspace[64];
 	char idempotency_key[256];                /* "" for none */
 	char request_digest[65];                  /* hex, of the create's body */

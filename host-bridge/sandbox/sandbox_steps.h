@@ -41,6 +41,11 @@ void sandbox_drop_links(struct sandbox *s);
 
 /* sandbox_freeze.c: its agent has said who it is. sandbox_running or sandbox_failed follows. */
 void sandbox_answered(struct sandbox *s);
+/* The VM is about to be stopped: tell who waits for a change that it will not come. */
+void sandbox_change_cancel(struct sandbox *s);
+
+/* sandbox_json.c */
+json_t *sandbox_instant(int64_t ms);
 
 /* sandbox_pulse.c */
 void sandbox_init_pulse(struct sandbox *s);
@@ -61,7 +66,11 @@ int sandbox_copy_spec(struct sandbox_spec *to, const struct sandbox_spec *from);
 void sandbox_free_spec(struct sandbox_spec *spec);
 
 /* sandbox_set.c */
+int sandbox_set_new_id(const struct sandbox_set *set, const char *kind, char *out, size_t room,
+                       struct err *e); /* "<kind>-<node>-<ULID>" */
 const char *sandbox_set_vm_dir(const struct sandbox_set *set, const char *id, char *out,
+                               size_t room);
+const char *sandbox_set_memory(const struct sandbox_set *set, const char *id, char *out,
                                size_t room);
 
 #endif

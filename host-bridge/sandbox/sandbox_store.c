@@ -37,12 +37,13 @@ void sandbox_free_spec(struct sandbox_spec *spec)
 
 static json_t *spec_json(const struct sandbox_spec *spec)
 {
-	return json_pack("{s:s, s:f, s:f, s:i, s:i, s:i, s:O?, s:O?, s:s}", "template",
-	                 spec->template, "ttl_seconds", spec->ttl_seconds,
-	                 "max_lifetime_seconds", spec->max_lifetime_seconds, "vcpus",
-	                 (int)spec->vcpus, "memory_mib", (int)spec->memory_mib, "disk_mib",
-	                 (int)spec->disk_mib, "metadata", spec->metadata, "exec_defaults",
-	                 spec->exec_defaults, "agent_token", spec->endpoint.token);
+	return json_pack("{s:s, s:s, s:f, s:f, s:i, s:i, s:i, s:O?, s:O?, s:s}", "template",
+	                 spec->template, "snapshot", spec->snapshot, "ttl_seconds",
+	                 spec->ttl_seconds, "max_lifetime_seconds", spec->max_lifetime_seconds,
+	                 "vcpus", (int)spec->vcpus, "memory_mib", (int)spec->memory_mib,
+	                 "disk_mib", (int)spec->disk_mib, "metadata", spec->metadata,
+	                 "exec_defaults", spec->exec_defaults, "agent_token",
+	                 spec->endpoint.token);
 }
 
 /* What a later bridge must know of the VM; "" when nothing of it is left. */
@@ -89,18 +90,19 @@ int sandbox_save(struct sandbox *s, struct err *e)
 
 static int load_spec(struct sandbox_spec *spec, const struct registry_row *row)
 {
-	const char *template, *token;
+	const char *template, *token, *snapshot = "";
 	json_t *metadata, *defaults, *json = json_loads(row->spec, 0, NULL);
 	int vcpus, memory, disk;
-	if (json_unpack(json, "{s:s, s:F, s:F, s:i, s:i, s:i, s:o, s:o, s:s}", "template",
-	                &template, "ttl_seconds", &spec->ttl_seconds, "max_lifetime_seconds",
-	                &spec->max_lifetime_seconds, "vcpus", &vcpus, "memory_mib", &memory,
-	                "disk_mib", &disk, "metadata", &metadata, "exec_defaults", &defaults,
-	                "agent_token", &token) < 0) {
+	if (json_unpack(json, "{s:s, s?s, s:F, s:F, s:i, s:i, s:i, s:o, s:o, s:s}", "template",
+	                &template, "snapshot", &snapshot, "ttl_seconds", &spec->ttl_seconds,
+	                "max_lifetime_seconds", &spec->max_lifetime_seconds, "vcpus", &vcpus,
+	                "memory_mib", &memory, "disk_mib", &disk, "metadata", &metadata,
+	                "exec_defaults", &defaults, "agent_token", &token) < 0) {
 		json_decref(json);
 		return -1;
 	}
 	snprintf(spec->template, sizeof(spec->template), "%s", template);
+	snprintf(spec->snapshot, sizeof(spec->snapshot), "%s", snapshot);
 	snprintf(spec->endpoint.token, sizeof(spec->endpoint.token), "%s", token);
 	snprintf(spec->workspace, sizeof(spec->workspace), "%s", row->workspace);
 	snprintf(spec->idempotency_key, sizeof(spec->idempotency_key), "%s",

@@ -1,0 +1,115 @@
+/* A fork: the sandbox is saved, and as many as were asked for start from that. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "host-bridge/api/handlers.h"
+#include "host-bridge/api/sandbox_body.h"
+#include "host-bridge/sandbox/snapshot.h"
+
+/* Lives until the last child is ready, whether the client still waits or not. */
+struct fork {
+	struct api_request *r; /* NULL: gone; the children go, too */
+	struct sandbox_set *set;
+	json_t *metadata; /* for the children; NULL: the parent's */
+	struct sandbox *children[FORK_MAX];
+	unsigned count, made, waiting;
+	struct err failure; /* the first */
+};
+
+static void on_client_gone(struct api_request *r)
+{
+	((struct fork *)r->owner)->r = NULL;
+}
+
+static void drop_children(struct fork *f)
+{
+	for (unsigned i = 0; i < f->made; i++)
+		sandbox_delete(f->children[i], SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED,
+		               NULL, NULL);
+}
+
+static void finish(struct fork *f)
+{
+	bool failed = f->failure.code != ERR_NONE;
+	if (f->r != NULL)
+		f->r->on_gone = NULL;
+	if (failed || f->r == NULL)
+		drop_children(f);
+	if (f->r != NULL && failed) {
+		api_fail(f->r, &f->failure, NULL);
+	} else if (f->r != NULL) {
+		json_t *items = json_array();
+		for (unsigned i = 0; i < f->made; i++)
+			json_array_append_new(items, sandbox_json(f->children[i]));
+		api_reply_json(f->r, 201, json_pack("{s:o}", "items", items));
+	}
+	json_decref(f->metadata);
+	free(f);
+}
+
+static void on_ready(struct sandbox *s, const struct err *e, void *arg)
+{
+	struct fork *f = arg;
+	(void)s;
+	if (e != NULL && f->failure.code == ERR_NONE)
+		f->failure = *e;
+	if (--f->waiting == 0)
+		finish(f);
+}
+
+static void make_children(struct fork *f, struct sandbox *parent, const struct snapshot *n)
+{
+	struct sandbox_spec spec = *sandbox_spec(parent);
+	strcpy(spec.snapshot, n->id);
+	spec.idempotency_key[0] = '\0';
+	if (f->metadata != NULL)
+		spec.metadata = f->metadata;
+	f->waiting = 1; /* this loop */
+	while (f->made < f->count && f->failure.code == ERR_NONE) {
+		struct sandbox *s = sandbox_create(f->set, &spec, on_ready, f, &f->failure);
+		if (s == NULL)
+			break;
+		f->children[f->made++] = s;
+		f->waiting++;
+	}
+	if (--f->waiting == 0)
+		finish(f);
+}
+
+static void on_saved(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
+{
+	struct fork *f = arg;
+	struct err ignored = {0};
+	if (e != NULL) {
+		f->failure = *e;
+		finish(f);
+		return;
+	}
+	make_children(f, s, n);
+	snapshot_delete(f->set, n, &ignored); /* once the last has its copy */
+}
+
+void api_sandbox_fork(struct api_request *r, char *data, size_t len)
+{
+	struct err e = {0};
+	struct snapshot_body body;
+	struct sandbox *s = api_sandbox(r);
+	if (s == NULL)
+		return;
+	struct fork *f = calloc(1, sizeof(*f));
+	if (f == NULL)
+		err_set(&e, ERR_INTERNAL, "out of memory");
+	if (f == NULL || sandbox_body_snapshot(data, len, &body, &e) < 0) {
+		free(f);
+		api_fail(r, &e, NULL);
+		return;
+	}
+	f->r = r;
+	f->set = r->api->sandboxes;
+	f->count = body.count;
+	f->metadata = body.metadata;
+	r->owner = f;
+	r->on_gone = on_client_gone;
+	if (sandbox_snapshot(s, NULL, SNAPSHOT_PASSING, on_saved, f, &f->failure) < 0)
+		finish(f);
+}

@@ -1,0 +1,296 @@
+#include "host-bridge/sandbox/snapshot.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "host-bridge/sandbox/sandbox_steps.h"
+#include "host-bridge/sandbox/vm_sweep.h"
+#include "host-bridge/sandbox/vmm.h"
+#include "proto/log.h"
+
+void snapshot_dir(const struct sandbox_set *set, const struct snapshot *n, bool part,
+                  char out[PATH_MAX])
+{
+	snprintf(out, PATH_MAX, "%s/snapshots/%s%s", set->state_dir, n->id,
+	         part ? ".part" : "");
+}
+
+static void free_snapshot(struct snapshot *n)
+{
+	json_decref(n->metadata);
+	json_decref(n->exec_defaults);
+	free(n);
+}
+
+/* ---- finding ---- */
+
+struct snapshot *snapshot_find(struct sandbox_set *set, const char *id, const char *workspace,
+                               struct err *e)
+{
+	struct snapshot *n;
+	TAILQ_FOREACH (n, &set->snapshots, entry)
+		if (!n->deleted && strcmp(n->id, id) == 0 &&
+		    (workspace == NULL || strcmp(n->workspace, workspace) == 0))
+			return n;
+	err_set(e, ERR_SNAPSHOT_NOT_FOUND, "there is no such snapshot");
+	return NULL;
+}
+
+struct snapshot *snapshot_next(struct sandbox_set *set, const struct snapshot *after)
+{
+	struct snapshot *n =
+	    after != NULL ? TAILQ_NEXT(after, entry) : TAILQ_FIRST(&set->snapshots);
+	while (n != NULL && (n->deleted || n->kind == SNAPSHOT_PASSING))
+		n = TAILQ_NEXT(n, entry);
+	return n;
+}
+
+static int children(struct sandbox_set *set, const struct snapshot *n)
+{
+	int count = 0;
+	for (struct sandbox *s = NULL; (s = sandbox_next(set, s)) != NULL;)
+		count += strcmp(s->spec.snapshot, n->id) == 0;
+	return count;
+}
+
+json_t *snapshot_json(struct sandbox_set *set, const struct snapshot *n)
+{
+	return json_pack(
+	    "{s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:I, s:i, s:O, s:{s:i, s:i, s:n}}", "id",
+	    n->id, "sandbox_id", n->sandbox_id, "template", n->template, "vmm", n->launcher,
+	    "isolation", n->isolation, "node", set->node, "created_at",
+	    sandbox_instant(n->created_ms), "bytes", (json_int_t)n->bytes, "children",
+	    children(set, n), "metadata", n->metadata, "resources", "vcpus", (int)n->vcpus,
+	    "memory_mib", (int)n->memory_mib, "disk_mib");
+}
+
+/* ---- the row ---- */
+
+static char *info_text(const struct snapshot *n)
+{
+	json_t *info = json_pack(
+	    "{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:O, s:O?}", "sandbox_id", n->sandbox_id,
+	    "template", n->template, "launcher", n->launcher, "isolation", n->isolation,
+	    "vcpus", (int)n->vcpus, "memory_mib", (int)n->memory_mib, "bytes",
+	    (json_int_t)n->bytes, "metadata", n->metadata, "exec_defaults", n->exec_defaults);
+	char *text = json_dumps(info, JSON_COMPACT);
+	json_decref(info);
+	return text;
+}
+
+static int write_down(struct sandbox_set *set, const struct snapshot *n, struct err *e)
+{
+	char *info = info_text(n);
+	if (info == NULL)
+		return err_set(e, ERR_INTERNAL, "out of memory");
+	struct registry_snapshot row = {
+	    .id = n->id, .workspace = n->workspace, .info = info, .created_ms = n->created_ms};
+	int rc = registry_put_snapshot(set->registry, &row, e);
+	free(info);
+	return rc;
+}
+
+static int read_info(struct snapshot *n, const char *text)
+{
+	const char *sandbox_id, *template, *launcher, *isolation;
+	json_t *metadata, *defaults, *info = json_loads(text, 0, NULL);
+	json_int_t bytes;
+	int vcpus, memory;
+	int rc =
+	    json_unpack(info, "{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:o, s:o}", "sandbox_id",
+	                &sandbox_id, "template", &template, "launcher", &launcher, "isolation",
+	                &isolation, "vcpus", &vcpus, "memory_mib", &memory, "bytes", &bytes,
+	                "metadata", &metadata, "exec_defaults", &defaults);
+	if (rc == 0) {
+		snprintf(n->sandbox_id, sizeof(n->sandbox_id), "%s", sandbox_id);
+		snprintf(n->template, sizeof(n->template), "%s", template);
+		snprintf(n->launcher, sizeof(n->launcher), "%s", launcher);
+		snprintf(n->isolation, sizeof(n->isolation), "%s", isolation);
+		n->vcpus = (unsigned)vcpus;
+		n->memory_mib = (unsigned)memory;
+		n->bytes = (uint64_t)bytes;
+		n->metadata = json_incref(metadata);
+		n->exec_defaults = json_is_object(defaults) ? json_incref(defaults) : NULL;
+	}
+	json_decref(info);
+	return rc;
+}
+
+static void load_row(const struct registry_snapshot *row, void *arg)
+{
+	struct sandbox_set *set = arg;
+	struct snapshot *n = calloc(1, sizeof(*n));
+	char dir[PATH_MAX];
+	if (n == NULL)
+		return;
+	snprintf(n->id, sizeof(n->id), "%s", row->id);
+	snprintf(n->workspace, sizeof(n->workspace), "%s", row->workspace);
+	n->created_ms = row->created_ms;
+	snapshot_dir(set, n, false, dir);
+	if (read_info(n, row->info) == 0 && access(dir, F_OK) == 0) {
+		TAILQ_INSERT_TAIL(&set->snapshots, n, entry);
+		return;
+	}
+	log_error("snapshot", n->id, "its row cannot be read, or its files are gone");
+	free_snapshot(n);
+}
+
+/* What has no row was not finished, or was being deleted. */
+static void sweep(struct sandbox_set *set)
+{
+	char dir[PATH_MAX], path[PATH_MAX + 256];
+	struct dirent *d;
+	snprintf(dir, sizeof(dir), "%s/snapshots", set->state_dir);
+	DIR *all = opendir(dir);
+	while (all != NULL && (d = readdir(all)) != NULL) {
+		if (d->d_name[0] == '.' || snapshot_find(set, d->d_name, NULL, NULL) != NULL)
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", dir, d->d_name);
+		vm_remove_dir(path);
+	}
+	if (all != NULL)
+		closedir(all);
+}
+
+int snapshot_load_all(struct sandbox_set *set, struct err *e)
+{
+	char dir[PATH_MAX];
+	snprintf(dir, sizeof(dir), "%s/snapshots", set->state_dir);
+	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
+		return err_errno(e, ERR_INTERNAL, errno, "%s", dir);
+	if (registry_each_snapshot(set->registry, load_row, set, e) < 0)
+		return -1;
+	sweep(set);
+	return 0;
+}
+
+void snapshot_forget_all(struct sandbox_set *set)
+{
+	struct snapshot *n;
+	while ((n = TAILQ_FIRST(&set->snapshots)) != NULL) {
+		TAILQ_REMOVE(&set->snapshots, n, entry);
+		free_snapshot(n);
+	}
+}
+
+/* ---- making ---- */
+
+static int make_dir(const struct sandbox_set *set, const struct snapshot *n, struct err *e)
+{
+	char dir[PATH_MAX];
+	snapshot_dir(set, n, true, dir);
+	if (mkdir(dir, 0700) == 0)
+		return 0;
+	return err_errno(e, errno == ENOSPC ? ERR_STORAGE_FULL : ERR_INTERNAL, errno, "%s",
+	                 dir);
+}
+
+struct snapshot *snapshot_begin(struct sandbox *s, json_t *metadata, enum snapshot_kind kind,
+                                struct err *e)
+{
+	struct snapshot *n = calloc(1, sizeof(*n));
+	json_t *own = metadata != NULL ? metadata : json_object();
+	if (n == NULL || own == NULL) {
+		json_decref(own);
+		free(n);
+		err_set(e, ERR_INTERNAL, "out of memory");
+		return NULL;
+	}
+	n->metadata = own;
+	n->kind = kind;
+	n->exec_defaults = json_deep_copy(s->spec.exec_defaults);
+	snprintf(n->workspace, sizeof(n->workspace), "%s", s->spec.workspace);
+	snprintf(n->sandbox_id, sizeof(n->sandbox_id), "%s", s->id);
+	snprintf(n->template, sizeof(n->template), "%s", s->spec.template);
+	snprintf(n->launcher, sizeof(n->launcher), "%s", s->launcher->name);
+	snprintf(n->isolation, sizeof(n->isolation), "%s", s->isolation);
+	n->vcpus = s->spec.vcpus;
+	n->memory_mib = s->spec.memory_mib;
+	n->created_ms = sandbox_wall_ms();
+	if (sandbox_set_new_id(s->set, "snap", n->id, sizeof(n->id), e) < 0 ||
+	    make_dir(s->set, n, e) < 0) {
+		free_snapshot(n);
+		return NULL;
+	}
+	return n;
+}
+
+static uint64_t disk_bytes(const char *dir)
+{
+	static const char *const names[] = {SNAPSHOT_STATE, SNAPSHOT_MEMORY};
+	char path[PATH_MAX + 16];
+	uint64_t bytes = 0;
+	struct stat st;
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
+		if (stat(path, &st) == 0)
+			bytes += (uint64_t)st.st_blocks * 512;
+	}
+	return bytes;
+}
+
+int snapshot_keep(struct sandbox_set *set, struct snapshot *n, struct err *e)
+{
+	char part[PATH_MAX], dir[PATH_MAX];
+	snapshot_dir(set, n, true, part);
+	snapshot_dir(set, n, false, dir);
+	n->bytes = disk_bytes(part);
+	if (rename(part, dir) < 0) {
+		err_errno(e, ERR_INTERNAL, errno, "%s", dir);
+		snapshot_abandon(set, n);
+		return -1;
+	}
+	if (n->kind == SNAPSHOT_KEPT && write_down(set, n, e) < 0) {
+		vm_remove_dir(dir);
+		free_snapshot(n);
+		return -1;
+	}
+	TAILQ_INSERT_TAIL(&set->snapshots, n, entry);
+	return 0;
+}
+
+void snapshot_abandon(struct sandbox_set *set, struct snapshot *n)
+{
+	char part[PATH_MAX];
+	snapshot_dir(set, n, true, part);
+	vm_remove_dir(part);
+	free_snapshot(n);
+}
+
+/* ---- the end ---- */
+
+static void remove_files(struct sandbox_set *set, struct snapshot *n)
+{
+	char dir[PATH_MAX];
+	snapshot_dir(set, n, false, dir);
+	vm_remove_dir(dir);
+	TAILQ_REMOVE(&set->snapshots, n, entry);
+	free_snapshot(n);
+}
+
+int snapshot_delete(struct sandbox_set *set, struct snapshot *n, struct err *e)
+{
+	if (registry_delete_snapshot(set->registry, n->id, e) < 0)
+		return -1;
+	n->deleted = true;
+	if (n->loading == 0)
+		remove_files(set, n);
+	return 0;
+}
+
+void snapshot_hold(struct snapshot *n)
+{
+	n->loading++;
+}
+
+void snapshot_release(struct sandbox_set *set, struct snapshot *n)
+{
+	n->loading--;
+	if (n->loading == 0 && n->deleted)
+		remove_files(set, n);
+}
