@@ -321,9 +321,13 @@ class TestRouting:
         assert {m.strip() for m in reply.headers["allow"].split(",")} >= {"GET", "POST"}
 
     def test_media_type(self, http):
-        reply = http.post("/v1/sandboxes", {}, headers={"Content-Type": "text/plain"})
-        assert (reply.status, reply.code) == (415, "request.unsupported_media_type")
-        for good in ("application/json; charset=utf-8", "Application/JSON"):
+        """What `curl -d` sends by itself will do, and so does none; no other type."""
+        for bad in ("text/plain", "multipart/form-data; boundary=x", "application/jsonx"):
+            reply = http.post("/v1/sandboxes", {}, headers={"Content-Type": bad})
+            assert (reply.status, reply.code) == (415, "request.unsupported_media_type")
+            assert "Content-Type: application/json" in reply.error["message"]
+        for good in ("application/json; charset=utf-8", "Application/JSON", None,
+                     "application/x-www-form-urlencoded"):
             reply = http.post("/v1/sandboxes", {"template": "none-such"},
                               headers={"Content-Type": good})
             assert reply.code == "template.not_found"
