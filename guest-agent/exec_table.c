@@ -116,8 +116,8 @@ static void bury(struct exec_table *t, const char *id, uint64_t expires_ms)
 	sweep_in(t, expires_ms - now);
 }
 
-/* Past the caps the oldest results go before their time. Where a client chose the id it
- * stays taken; the others nobody can repeat. */
+/* Past the caps the oldest results go before their time. Where a client may know the
+ * id it stays taken; the others nobody can repeat. */
 static void make_room(struct exec_table *t)
 {
 	unsigned over[2] = {0, 0}, caps[2] = {RETAINED_UNCHOSEN_MAX, RETAINED_RESULTS_MAX};

@@ -152,8 +152,9 @@
 #define DRAIN_IDLE_MS 100
 #define DRAIN_MAX_MS 2000
 
-/* Finished execs that keep their result: how many whose id a client chose, how many others,
- * and for how long (seconds). One costs about 2 KiB. */
+/* Finished execs that keep their result: how many that keep their output besides (those with
+ * an id that a client chose, streams, detached ones), how many others, and for how long
+ * (seconds). One costs about 2 KiB. */
 #define RETAINED_RESULTS_MAX 1024
 #define RETAINED_UNCHOSEN_MAX 128
 #define RETAINED_RESULTS_S 600

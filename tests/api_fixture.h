@@ -72,7 +72,9 @@ static struct {
 	/* the exec "x" */
 	struct bytes output;
 	bool finished, vanished;
-	bool exists;       /* a start is a repetition: it stands by */
+	bool exists; /* a start is a repetition: it stands by */
+	bool keeps;  /* the start said that its output outlives Release */
+	unsigned released;
 	unsigned hang_ups; /* so many sessions are closed unanswered */
 	unsigned cancelled, started, attached, listed;
 	uint64_t stdin_taken;
@@ -265,6 +267,7 @@ static inline void agent_open(struct peer *p, const Sandgate__Open *o)
 		break;
 	case SANDGATE__OPEN__OP_EXEC:
 		fx.started++;
+		fx.keeps = o->exec->keep_output;
 		p->watches = true;
 		p->owns = !fx.exists;
 		put_started(p, fx.exists, p->owns);
@@ -295,6 +298,8 @@ static inline void agent_frame(struct peer *p, const Sandgate__HostFrame *h)
 		fx.reason = h->cancel->reason;
 		put_done(p);
 	}
+	if (h->body_case == SANDGATE__HOST_FRAME__BODY_RELEASE)
+		fx.released++;
 	if (h->body_case == SANDGATE__HOST_FRAME__BODY_STDIN) {
 		fx.stdin_taken += fx.stdin_closed ? 0 : h->stdin->data.len;
 		put_stdin_ack(p);

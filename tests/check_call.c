@@ -74,6 +74,22 @@ START_TEST(the_result_is_the_reply)
 }
 END_TEST
 
+/* What a reply holds is delivered with it. Of a stream's last events nobody knows that, and a
+ * client may come for them. */
+START_TEST(a_reply_gives_the_output_up_and_a_stream_does_not)
+{
+	unsigned none = 0;
+	request(&client, "POST", _i == 0 ? "/exec" : "/exec/stream",
+	        "Content-Type: application/json\r\n", "{\"cmd\":\"true\"}");
+	UNTIL(is_attached, &none);
+	fx.finished = true;
+	UNTIL(client_has, "\"exit_code\":7");
+	UNTIL(nobody_is_attached, NULL);
+	ck_assert_int_eq(fx.keeps, _i == 1);
+	ck_assert_uint_eq(fx.released, _i == 0);
+}
+END_TEST
+
 START_TEST(a_lost_link_is_attached_again_where_it_broke)
 {
 	unsigned once = 1;
@@ -326,6 +342,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, the_result_is_the_reply);
+	tcase_add_loop_test(t, a_reply_gives_the_output_up_and_a_stream_does_not, 0, 2);
 	tcase_add_loop_test(t, a_lost_link_is_attached_again_where_it_broke, 0, 2);
 	tcase_add_loop_test(t, an_exec_that_is_gone_after_the_break_is_lost, 0, 2);
 	tcase_add_loop_test(t, a_client_that_goes_cancels, 0, 2);

@@ -276,6 +276,9 @@ void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
 	c->kind = kind;
 	c->owner = kind != CALL_START;
 	c->q = q;
+	/* The last bytes may be lost on their way to a client that then comes for them. */
+	if (kind == CALL_STREAM)
+		q->exec.keep_output = true;
 	call_output_init(&c->out, r, kind, q);
 	memcpy(r->exec_id, c->q->exec_id, sizeof(r->exec_id));
 	r->owner = c;

@@ -78,6 +78,15 @@ class TestResume:
             rest = local.watch(id, after=event.id).collect()
             assert seen + rest.stdout == all.stdout, event
 
+    def test_after_the_end_what_was_under_way_comes_again(self, local):
+        """Its id is the bridge's, and the end was sent: still no byte is lost."""
+        all = local.stream("seq 1 2000").collect()
+        start = all.events[0]
+        with attach(local, start.id) as connection:
+            again = Stream(connection, *connection.head()).collect()
+        assert (again.stdout, again.gaps) == (all.stdout, [])
+        assert not again.result["stdout_truncated"]
+
     def test_after_the_end_204(self, local):
         id = f"t{time.monotonic_ns()}"
         all = local.stream("echo x", exec_id=id).collect()
