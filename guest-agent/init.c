@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <net/if.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/random.h>
 #include <sys/reboot.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -22,6 +24,7 @@
 #define MODULES_LIST "/etc/sandgate/modules"
 #define HOSTNAME_FILE "/etc/hostname"
 #define HOSTNAME_DEFAULT "sandgate"
+#define MACHINE_ID_FILE "/etc/machine-id"
 
 /* At the end: how often, and how long between two looks, what is left may react. */
 #define END_PAUSE_MS 10
@@ -131,6 +134,29 @@ static void set_hostname(void)
 		failed("hostname", name);
 }
 
+/* An image that is to have a machine id has an empty file (machine-id(5)). */
+static void set_machine_id(void)
+{
+	uint8_t id[16];
+	char text[2 * sizeof(id) + 2] = "";
+	struct stat st;
+
+	if (stat(MACHINE_ID_FILE, &st) != 0 || st.st_size > 0)
+		return;
+	if (getrandom(id, sizeof(id), 0) != sizeof(id)) {
+		failed("random", "machine id");
+		return;
+	}
+	for (size_t i = 0; i < sizeof(id); i++)
+		sprintf(text + 2 * i, "%02x", id[i]);
+	strcat(text, "\n");
+	int fd = open(MACHINE_ID_FILE, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		failed("machine id", MACHINE_ID_FILE);
+	if (fd >= 0)
+		close(fd);
+}
+
 static void bring_lo_up(void)
 {
 	struct ifreq ifr = {.ifr_name = "lo"};
@@ -153,6 +179,7 @@ void init_setup(void)
 	setup_descriptors();
 	load_modules();
 	set_hostname();
+	set_machine_id();
 	bring_lo_up();
 }
 
