@@ -75,7 +75,7 @@ uint64_t exec_stdin_offset(const struct exec *x);
 bool exec_stdin_closed(const struct exec *x); /* no more is taken */
 bool exec_stdin_full(const struct exec *x);   /* over STDIN_WINDOW waits */
 /* The output is not wanted any more: dropped at the end, once nobody reads it. */
-void exec_release(struct exec *x);
+void exec_release(struct exec *x, const Sandgate__Release *r);
 
 enum exec_state exec_state(const struct exec *x);
 const struct exec_request *exec_request(const struct exec *x);

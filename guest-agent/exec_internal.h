@@ -40,7 +40,8 @@ struct exec {
 	/* facts */
 	bool spawned, spawn_failed, reaped, drain_over, killed, kill_over, leaf_empty,
 	    leaf_asked;
-	bool kill_leftovers, detached, released;
+	bool kill_leftovers, detached;
+	bool released, stdout_cut, stderr_cut; /* as Release said */
 	bool awaited; /* the owner was lost or suspended, and may come again */
 	enum verdict_cause cause;
 	Sandgate__CancelReason reason;

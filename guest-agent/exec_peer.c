@@ -88,7 +88,7 @@ bool exec_pass_on(struct exec *x)
 
 static void drop_released(struct exec *x)
 {
-	if (!x->released || x->req.keep_output || x->state != EXEC_FINISHED)
+	if (!x->released || x->state != EXEC_FINISHED)
 		return;
 	for (const struct exec_peer *p = x->peers; p != NULL; p = p->next)
 		if (reads_output(p) && p->cursor.seq < ring_end(x->ring))
@@ -133,9 +133,11 @@ void exec_consumed(struct exec_peer *p)
 	drop_released(x);
 }
 
-void exec_release(struct exec *x)
+void exec_release(struct exec *x, const Sandgate__Release *r)
 {
-	x->released = true;
+	x->released = !x->req.keep_output;
+	x->stdout_cut = r->stdout_cut;
+	x->stderr_cut = r->stderr_cut;
 	drop_released(x);
 }
 
@@ -226,6 +228,9 @@ void exec_describe(const struct exec *x, Sandgate__ExecState *s)
 	s->stdin_offset = x->stdin_taken;
 	s->request_digest = (ProtobufCBinaryData){x->req.digest_len, x->req.digest};
 	s->has_deadline = x->state != EXEC_FINISHED && x->req.timeout_ms > 0;
+	s->released = x->released;
+	s->stdout_cut = x->stdout_cut;
+	s->stderr_cut = x->stderr_cut;
 	if (x->state == EXEC_FINISHED) {
 		s->result = (Sandgate__Result *)&x->result;
 		s->finished_at_ms = x->result.finished_at_ms;

@@ -80,7 +80,7 @@ static int handle(struct session *s, Sandgate__HostFrame *h, struct err *e)
 	case SANDGATE__HOST_FRAME__BODY_CANCEL:
 		return on_cancel(s, h->cancel, e);
 	case SANDGATE__HOST_FRAME__BODY_RELEASE:
-		exec_release(s->peer.exec);
+		exec_release(s->peer.exec, h->release);
 		return 0;
 	default:
 		return err_set(e, ERR_INCOMPATIBLE, "frame %d is not known to this agent",

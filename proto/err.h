@@ -51,7 +51,8 @@
 	X(ERR_SNAPSHOT_NOT_FOUND, 31, "snapshot.not_found", 404, false)                 \
 	X(ERR_FILE_NOT_FOUND, 32, "file.not_found", 404, false)                         \
 	X(ERR_FILE_CONFLICT, 33, "file.conflict", 409, false)                           \
-	X(ERR_FILE_UNSUPPORTED, 34, "file.unsupported", 422, false)
+	X(ERR_FILE_UNSUPPORTED, 34, "file.unsupported", 422, false)                     \
+	X(ERR_OUTPUT_GONE, 35, "exec.output_gone", 410, false)
 
 enum err_code {
 	ERR_NONE = 0,

@@ -57,8 +57,16 @@ static void on_output_state(struct ask *a, const Sandgate__GuestFrame *f)
 	struct output *o = (struct output *)a;
 	if (f->body_case != SANDGATE__GUEST_FRAME__BODY_EXEC_STATE)
 		return;
-	uint64_t first = f->exec_state->first_sequence;
-	o->end = f->exec_state->end_sequence;
+	const Sandgate__ExecState *s = f->exec_state;
+	uint64_t first = s->first_sequence;
+	struct err e;
+	o->end = s->end_sequence;
+	if (first >= o->end && o->end > 0 && s->phase == SANDGATE__EXEC_PHASE__PHASE_FINISHED) {
+		err_set(&e, ERR_OUTPUT_GONE, "the exec's output is not kept%s",
+		        s->released ? ": it was in the reply" : " any more");
+		ask_fail(a, &e);
+		return;
+	}
 	http_begin(a->r->x, 200, "application/octet-stream");
 	if (first >= o->end) {
 		output_end(a);

@@ -77,8 +77,11 @@ static void call_finish(struct call *c, Sandgate__Result *result, uint64_t end)
 	r->on_room = NULL;
 	r->outcome = result_outcome_name(result->outcome);
 	metrics_exec(r->api->metrics, result->outcome, ev_now(r->api->loop) - r->received);
-	if (!c->q->exec.keep_output && c->owner)
-		dial_release(&c->dial);
+	if (!c->q->exec.keep_output && c->owner) {
+		bool cut[2];
+		call_output_cut(&c->out, result, cut);
+		dial_release(&c->dial, cut);
+	}
 	call_output_finish(&c->out, result, end);
 	call_destroy(c);
 }

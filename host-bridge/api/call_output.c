@@ -130,6 +130,12 @@ void call_output_gap(struct call_output *o, const Sandgate__Gap *g)
 	write_events(o, &out);
 }
 
+void call_output_cut(const struct call_output *o, const Sandgate__Result *r, bool cut[2])
+{
+	cut[0] = o->streams[0].len < r->stdout_bytes;
+	cut[1] = o->streams[1].len < r->stderr_bytes;
+}
+
 void call_output_finish(struct call_output *o, Sandgate__Result *result, uint64_t end)
 {
 	struct json_out out = {0};

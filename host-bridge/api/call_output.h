@@ -37,6 +37,8 @@ void call_output_started(struct call_output *o, uint64_t started_at_ms);
 /* False: pause, until the request has room. */
 bool call_output_chunk(struct call_output *o, const Sandgate__Output *chunk);
 void call_output_gap(struct call_output *o, const Sandgate__Gap *g);
+/* Of which streams a buffered reply with this result will not have all. */
+void call_output_cut(const struct call_output *o, const Sandgate__Result *r, bool cut[2]);
 /* The reply, or the terminal event. Either ends the request. */
 void call_output_finish(struct call_output *o, Sandgate__Result *result, uint64_t end);
 void call_output_fail(struct call_output *o, const struct err *e, const struct api_details *d);

@@ -219,10 +219,12 @@ void dial_cancel(struct dial *d, Sandgate__CancelReason reason, const uint64_t *
 	send(d, &f, SANDGATE__HOST_FRAME__BODY_CANCEL);
 }
 
-void dial_release(struct dial *d)
+void dial_release(struct dial *d, const bool cut[2])
 {
 	Sandgate__HostFrame f = SANDGATE__HOST_FRAME__INIT;
 	Sandgate__Release release = SANDGATE__RELEASE__INIT;
+	release.stdout_cut = cut[0];
+	release.stderr_cut = cut[1];
 	f.release = &release;
 	send(d, &f, SANDGATE__HOST_FRAME__BODY_RELEASE);
 }

@@ -19,11 +19,11 @@ struct dial;
 /* How a session ended by itself. */
 struct dial_end {
 	struct err err;
-	bool sent;    /* the Open may have reached the agent */
-	bool opened;  /* it has accepted it */
-	bool refused; /* err is the agent's own word: the operation was not done */
-	bool suspended; /* the agent ended the session for a snapshot: the same may be asked again
-	                 * at once, and is sent when the guest goes on */
+	bool sent;      /* the Open may have reached the agent */
+	bool opened;    /* it has accepted it */
+	bool refused;   /* err is the agent's own word: the operation was not done */
+	bool suspended; /* the agent ended the session for a snapshot: the same may be asked
+	                 * again at once, and is sent when the guest goes on */
 	bool has_offset;
 	uint64_t offset; /* Refused.offset */
 };
@@ -65,7 +65,8 @@ void dial_close(struct dial *d);
 
 /* Send one frame of the body that `f` names. */
 void dial_cancel(struct dial *d, Sandgate__CancelReason reason, const uint64_t *grace_ms);
-void dial_release(struct dial *d);
+/* `cut`: of which streams not all was passed on. */
+void dial_release(struct dial *d, const bool cut[2]);
 void dial_signal(struct dial *d, uint32_t number, bool all);
 void dial_stdin(struct dial *d, const uint64_t *offset, const void *data, size_t len);
 void dial_close_stdin(struct dial *d);

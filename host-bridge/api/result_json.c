@@ -200,10 +200,10 @@ void result_json_around(struct json_out *out, const char *exec_id, const Sandgat
 }
 
 void result_json_summary(struct json_out *out, const char *key, const char *exec_id,
-                         const Sandgate__Result *r, bool truncated, bool lossy)
+                         const Sandgate__Result *r, const bool cut[2], bool lossy)
 {
-	const struct kept k = {truncated && r->stdout_bytes > 0,
-	                       truncated && r->stderr_bytes > 0, lossy};
+	const struct kept k = {cut[0] && r->stdout_bytes > 0, cut[1] && r->stderr_bytes > 0,
+	                       lossy};
 	json_out_object(out, key);
 	front(out, exec_id, r);
 	counts(out, r, &k);
@@ -235,9 +235,12 @@ void result_json_exec(struct json_out *out, const Sandgate__ExecState *s)
 	result_instant_json(out, "started_at", s->started_at_ms);
 	result_instant_json(out, "finished_at", s->finished_at_ms);
 	result_instant_json(out, "retained_until", s->retained_until_ms);
+	/* Output that was given up with a reply is as cut as that reply. */
+	bool lost = s->first_sequence > 0;
+	const bool cut[2] = {s->released ? s->stdout_cut : lost,
+	                     s->released ? s->stderr_cut : lost};
 	if (s->result != NULL)
-		result_json_summary(out, "result", s->exec_id, s->result, s->first_sequence > 0,
-		                    false);
+		result_json_summary(out, "result", s->exec_id, s->result, cut, false);
 	else
 		json_out_null(out, "result");
 	json_out_end(out, '}');

@@ -32,10 +32,10 @@ struct result_gaps {
 };
 void result_json_around(struct json_out *out, const char *exec_id, const Sandgate__Result *r,
                         struct result_stream streams[2], bool base64, struct result_gaps *gaps);
-/* ExecSummary, as the member `key`: without the streams. `truncated`: not all of the output
- * can be had; `lossy`: not all of it was UTF-8. */
+/* ExecSummary, as the member `key`: without the streams. `cut`: not all of this stream's output
+ * was told or can be had; `lossy`: not all was UTF-8. */
 void result_json_summary(struct json_out *out, const char *key, const char *exec_id,
-                         const Sandgate__Result *r, bool truncated, bool lossy);
+                         const Sandgate__Result *r, const bool cut[2], bool lossy);
 /* PartialOutput, as the member `key`; null for none. */
 void result_json_partial(struct json_out *out, const char *key, const struct result_partial *p);
 /* Exec. */

@@ -178,10 +178,11 @@ void sse_gap(struct sse_text *t, struct json_out *out, const Sandgate__Gap *g)
 void sse_exit(struct sse_text *t, struct json_out *out, const Sandgate__Result *r,
               bool truncated)
 {
+	const bool cut[2] = {truncated, truncated};
 	flush_held(t, out);
 	begin(t, out, t->next + 1, "exit");
 	json_out_int(out, "exit_code", r->exit_code);
-	result_json_summary(out, "result", t->exec_id, r, truncated, t->lossy);
+	result_json_summary(out, "result", t->exec_id, r, cut, t->lossy);
 	end(out);
 }
 

@@ -160,6 +160,7 @@ static uint64_t run_and_release(const struct target *t, Sandgate__Exec *e)
 
 	frame.body_case = SANDGATE__HOST_FRAME__BODY_RELEASE;
 	frame.release = &body;
+	body.stderr_cut = 1;
 	conn_send(c, &frame);
 	conn_close(c);
 	return end.sequence;
@@ -174,6 +175,8 @@ static void released(const struct target *t)
 		lost = gap_on_replay(t, e.exec_id);
 	expect(lost == all, "released output is still there: a gap of %llu",
 	       (unsigned long long)lost);
+	Sandgate__ExecState *s = ask_state(t, e.exec_id);
+	expect(s->released && !s->stdout_cut && s->stderr_cut, "the state forgets the Release");
 }
 
 static void kept(const struct target *t)
@@ -184,6 +187,7 @@ static void kept(const struct target *t)
 	run_and_release(t, &e);
 	for (int i = 0; i < 20; i++, ask_pause())
 		expect(gap_on_replay(t, e.exec_id) == 0, "output that was to be kept is gone");
+	expect(!ask_state(t, e.exec_id)->released, "kept output is said to be released");
 }
 
 static const struct check checks[] = {

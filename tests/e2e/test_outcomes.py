@@ -32,6 +32,25 @@ class TestExited:
             result["usage"]["memory_peak_bytes"] > 0
 
 
+class TestTheRecord:
+    """What GET says of an exec afterwards is what its reply said."""
+
+    @pytest.mark.parametrize("limits", [{}, {"output_bytes": 3}])
+    def test_agrees_with_the_reply(self, sandbox, limits):
+        reply = sandbox.run("echo out; echo error >&2", limits=limits)
+        path = f"{sandbox.path}/execs/{reply['exec_id']}/output"
+        gone = until(lambda: (r := sandbox.client.get(path)).status != 200 and r, 5)
+        assert (gone.status, gone.code) == (410, "exec.output_gone")
+        assert gone.error["retryable"] is False
+        record = sandbox.state(reply["exec_id"])["result"]
+        assert record == {k: v for k, v in reply.items() if k not in ("stdout", "stderr")}
+
+    def test_of_no_output_is_empty_not_gone(self, sandbox):
+        reply = sandbox.run("true")
+        got = sandbox.client.get(f"{sandbox.path}/execs/{reply['exec_id']}/output")
+        assert (got.status, got.body) == (200, b"")
+
+
 class TestSignaled:
     @pytest.mark.parametrize("number,name", [(9, "SIGKILL"), (15, "SIGTERM"), (11, "SIGSEGV")])
     def test_own_signal(self, sandbox, number, name):
