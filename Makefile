@@ -1,5 +1,11 @@
 # Sandgate. Output goes to build/$(VARIANT) only. `make help` lists the targets.
 
+# As many jobs as processors, unless -j says otherwise or the order of several goals matters.
+ifeq ($(MAKELEVEL)$(filter clean deps test-deps,$(MAKECMDGOALS)),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
+MAKEFLAGS += --no-print-directory
+
 CC       ?= gcc
 SAN      ?=
 VARIANT  := $(if $(SAN),san,release)
@@ -41,9 +47,13 @@ AGENT  := $(B)/guest-agent/guest-agent
 BRIDGE := $(B)/host-bridge/host-bridge
 CHECKS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/check_*.c))
 ROOTFS := $(B)/rootfs
+STATE  := build/state
 C_FILES := $(wildcard proto/*.[ch] guest-agent/*.[ch] host-bridge/*.[ch] host-bridge/*/*.[ch] \
                       tests/*.[ch] tests/*/*.[ch])
 CONFORMANCE := $(B)/tests/conformance/conformance
+
+# What a rule prints: `CC file`, or with V=1 the command itself.
+say = $(if $(V),,@printf '  %-8s%s\n' $(1) $@;)
 
 .DEFAULT_GOAL := all
 .SECONDARY:
@@ -53,12 +63,12 @@ all: $(AGENT) $(BRIDGE)  ## build guest-agent and host-bridge
 
 $(AGENT): $(call obj,guest-agent/main.c) $(AGENT_LIB) $(PROTO_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) $(STATIC) -o $@ $^ $(AGENT_LDLIBS)
-	$(if $(SAN),,objcopy --only-keep-debug $@ $@.debug && strip --strip-all $@)
+	$(call say,LINK) $(CC) $(CFLAGS) $(LDFLAGS) $(STATIC) -o $@ $^ $(AGENT_LDLIBS)
+	$(if $(SAN),,$(call say,STRIP) objcopy --only-keep-debug $@ $@.debug && strip --strip-all $@)
 
 $(BRIDGE): $(call obj,host-bridge/main.c) $(BRIDGE_LIB) $(PROTO_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(BRIDGE_LDLIBS)
+	$(call say,LINK) $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(BRIDGE_LDLIBS)
 
 # Recompile when the flags change: the stamp holds them and is rewritten only then.
 FLAGS_STAMP := $(B)/flags
@@ -70,91 +80,102 @@ endif
 
 $(B)/%.o: %.c $(FLAGS_STAMP) | $(PB).h $(DEPS)/llhttp/include/llhttp.h
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+	$(call say,CC) $(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 # Taken in by the assembler, which no dependency file tells of.
 $(B)/host-bridge/api/openapi.o: host-bridge/api/openapi.json
 
 $(B)/deps/%.o: $(DEPS)/%.c $(FLAGS_STAMP)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $<
+	$(call say,CC) $(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $<
 
 $(PB).o: $(PB).c
-	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $<
+	$(call say,CC) $(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $<
 
 $(PB).c $(PB).h &: proto/sandgate.proto
 	@mkdir -p $(@D)
-	protoc-c --c_out=$(B) $<
+	$(call say,PROTOC) protoc-c --c_out=$(B) $<
 
 $(B)/tests/check_%: $(B)/tests/check_%.o $(AGENT_LIB) $(BRIDGE_LIB) $(PROTO_OBJ)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(TEST_LDLIBS) $(AGENT_LDLIBS) $(BRIDGE_LDLIBS)
+	$(call say,LINK) $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(TEST_LDLIBS) $(AGENT_LDLIBS) $(BRIDGE_LDLIBS)
 
 # Made by tests/fuzz/run, with clang and SAN=fuzzer-no-link,…
 $(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(AGENT_LIB) $(BRIDGE_LIB) $(PROTO_OBJ)
-	$(CC) $(CFLAGS) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(AGENT_LDLIBS) $(BRIDGE_LDLIBS)
+	$(call say,LINK) $(CC) $(CFLAGS) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(AGENT_LDLIBS) $(BRIDGE_LDLIBS)
 
 $(CONFORMANCE): $(call obj,$(wildcard tests/conformance/*.c)) $(PROTO_OBJ)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lprotobuf-c
+	$(call say,LINK) $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lprotobuf-c
 
 # llhttp: the library where Debian has one, else the sources of Debian's package.
 $(LLHTTP_SRC) $(DEPS)/llhttp/include/llhttp.h &:
 	rootfs/fetch-llhttp $(DEPS)/llhttp
 
-deps:  ## install what building and testing need (Debian packages)
-	rootfs/deps
+deps:  ## install what building and the demo need (Debian packages)
+	@rootfs/deps build
+
+test-deps:  ## install what tests, lint, fuzz and bench need besides
+	@rootfs/deps build test
 
 rootfs: $(AGENT)  ## build the guest images and the base template
-	rootfs/build $(AGENT) $(ROOTFS)
+	$(call say,ROOTFS) rootfs/build $(AGENT) $(ROOTFS)
 
 # These install first and then build, whatever -j says.
 demo: deps  ## run commands in a microVM and show every reply
-	$(MAKE) all rootfs
-	tests/demo $(BRIDGE) $(ROOTFS)
+	@$(MAKE) all rootfs
+	@tests/demo $(BRIDGE) $(AGENT) $(ROOTFS)
 
 serve: deps  ## keep the bridge up (SANDGATE_LISTEN, SANDGATE_TOKEN, SANDGATE_LAUNCHER)
-	$(MAKE) all rootfs
-	@export SANDGATE_LISTEN="$${SANDGATE_LISTEN:-127.0.0.1:8080}" && \
-	export SANDGATE_TOKEN="$${SANDGATE_TOKEN:-$$(od -An -N 16 -tx1 /dev/urandom | tr -d ' \n')}" && \
-	echo "curl -X POST http://$$SANDGATE_LISTEN/v1/sandboxes -d '{\"template\":\"base\"}'" \
-		"-H 'Authorization: Bearer $$SANDGATE_TOKEN' -H 'Content-Type: application/json'" && \
-	exec $(BRIDGE) serve --state-dir build/state --rootfs-dir $(ROOTFS)
+	@$(MAKE) all rootfs
+	@tests/serve $(BRIDGE) $(AGENT) $(ROOTFS) $(STATE)
 
-test: deps  ## run every test layer; does all its own set-up
-	tests/run
+test: test-deps  ## run every test layer; does all its own set-up
+	@tests/run
 
-bench: deps  ## measure against the machine's own floor; table and build/bench.json
-	$(MAKE) all rootfs $(B)/tests/bench/bench-driver $(B)/tests/bench/guest-bench
+unit: test-deps  ## run the unit tests
+	@$(MAKE) $(CHECKS)
+	@set -e; for c in $(CHECKS); do $$c; done
+
+conformance: deps  ## judge the agent at TARGET by the protocol (unix:PATH, hybrid:PATH, vsock:CID:PORT)
+	@$(MAKE) $(CONFORMANCE)
+	@$(if $(TARGET),$(CONFORMANCE) $(TARGET),echo "built $(CONFORMANCE)")
+
+bench: test-deps  ## measure against the machine's own floor; table and build/bench.json
+	@$(MAKE) all rootfs $(B)/tests/bench/bench-driver $(B)/tests/bench/guest-bench
 	SANDGATE_BUILD=$(B) tests/bench/run build/bench.json
 
 $(B)/tests/bench/guest-bench: $(B)/tests/bench/guest_bench.o
-	$(CC) $(CFLAGS) $(LDFLAGS) -static -o $@ $^
+	$(call say,LINK) $(CC) $(CFLAGS) $(LDFLAGS) -static -o $@ $^
 
 $(B)/tests/bench/bench-driver: $(B)/tests/bench/driver.o
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^
+	$(call say,LINK) $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^
 
-fuzz: deps  ## run the fuzzers (FUZZ_SECONDS each, default 60)
+fuzz: test-deps  ## run the fuzzers (FUZZ_SECONDS each, default 60)
 	tests/fuzz/run $(or $(FUZZ_SECONDS),60)
 
-lint: headers  ## compile each header alone, check formatting and common mistakes
+lint: test-deps  ## compile each header alone, check formatting and common mistakes
+	@$(MAKE) headers
 	clang-format --dry-run --Werror $(C_FILES)
 	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --enable=warning,portability \
 		$(patsubst %,--include=%,$(wildcard /usr/include/*/sys/queue.h) /usr/include/jansson.h) \
 		-D__$(shell uname -m)__ -DPROTOBUF_C_VERSION_NUMBER=1004000 -I. -I$(B) \
 		$(PROTO_SRC) $(AGENT_SRC) $(BRIDGE_SRC)
 
-unit: $(CHECKS)  ## run the unit tests
-	@set -e; for c in $(CHECKS); do $$c; done
-
 headers: $(PB).h
 	@set -e; for h in $(filter %.h,$(C_FILES)); do \
 		$(CC) $(CPPFLAGS) -MF /dev/null $(CFLAGS) -fsyntax-only -x c $$h; done
 
+# A VM outlives its bridge, so its files are not taken from under it.
 clean:  ## remove what was built, keep downloaded packages
-	rm -rf build/release build/san build/state
+	@! find /proc/[0-9]*/cwd /proc/[0-9]*/root /proc/[0-9]*/fd -lname '$(CURDIR)/$(STATE)*' \
+		2>/dev/null | grep -q . || { echo "$(STATE) is in use by a bridge or by VMs:" \
+		"run make serve, delete the sandboxes, end it" >&2; exit 1; }
+	rm -rf build/release build/san $(STATE)
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@echo; echo "V=1 prints whole commands; SAN=address,undefined builds with sanitizers."
 
-.PHONY: all deps rootfs demo serve test bench fuzz lint unit headers clean help
+.PHONY: all deps test-deps rootfs demo serve test unit conformance bench fuzz lint headers \
+        clean help
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
