@@ -25,7 +25,7 @@ struct network_ip {
 
 struct network {
 	bool given;
-	char interface[IF_NAMESIZE]; /* "": the first that is not loopback */
+	char interface[IF_NAMESIZE]; /* "": the first Ethernet */
 	uint8_t mac[NETWORK_MAC_SIZE];
 	bool has_mac;
 	struct network_ip addresses[NETWORK_ADDRESSES_MAX], gateways[NETWORK_ADDRESSES_MAX],

@@ -118,7 +118,7 @@ int main(int argc, char **argv)
 	static const struct check_table *const tables[] = {
 	    &checks_frame,  &checks_open,   &checks_query,  &checks_outcome,
 	    &checks_spawn,  &checks_output, &checks_owner,  &checks_stdin,
-	    &checks_signal, &checks_id,     &checks_limits,
+	    &checks_signal, &checks_id,     &checks_limits, &checks_snapshot,
 	};
 	const char *token_file = NULL, *only = NULL, *why;
 	unsigned counts[3] = {0};
