@@ -263,11 +263,10 @@ class TestEmbeddedNul:
         for route in ("/exec", "/exec/stream", "/execs"):
             reply = sandbox.client.post(sandbox.path + route, body)
             assert reply.status == 400, reply.body
-            if "A\0" in body.get("env", {}):  # the parser refuses it before there are fields
-                assert reply.code == "request.malformed_json"
-                continue
             assert reply.code == "request.invalid_field", reply.body
-            assert reply.error["details"]["field"].startswith(field)
+            named = reply.error["details"]["field"]
+            # The parser refuses it before it is known whose name it is.
+            assert named is None if "A\0" in body.get("env", {}) else named.startswith(field)
         assert sandbox.run("ls /tmp/nul*")["exit_code"] != 0
 
 
