@@ -356,5 +356,8 @@ int config_load(struct config *c, int argc, char **argv, struct err *e)
 	if (config_read_file(c, file, named, e) < 0 || read_kernel_words(c, e) < 0 ||
 	    read_flags(c, argc, argv, e) < 0)
 		return -1;
+	if (c->port == 0 && c->unix_path == NULL)
+		return err_field(e, ERR_INVALID_FIELD, "port",
+		                 "port 0 without unix: there is nothing to listen on");
 	return c->token_file == NULL ? 0 : read_token(c, e);
 }

@@ -5,8 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "host-bridge/sandbox/launcher.h"
+#include "host-bridge/sockets.h"
 #include "proto/limits.h"
 
 #define SETTINGS_LINE_MAX 512
@@ -15,6 +18,7 @@ struct setting {
 	const char *name; /* the flag without its dashes, the file's key, the variable's tail */
 	int (*set)(struct settings *c, const char *value);
 	const char *value, *help;
+	const char *expects; /* what a value is that it takes */
 };
 
 static int copy(char *to, size_t room, const char *value)
@@ -33,16 +37,37 @@ static int copy(char *to, size_t room, const char *value)
 	}
 COPY_SETTING(token_file)
 COPY_SETTING(state_dir)
-COPY_SETTING(rootfs_dir)
-COPY_SETTING(agent_path)
-COPY_SETTING(launcher)
 COPY_SETTING(node)
 COPY_SETTING(audit_log)
 #undef COPY_SETTING
 
+static bool is_directory(const char *path)
+{
+	struct stat st;
+	return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static int set_rootfs_dir(struct settings *c, const char *value)
+{
+	return is_directory(value) ? copy(c->rootfs_dir, sizeof(c->rootfs_dir), value) : -1;
+}
+
+static int set_agent(struct settings *c, const char *value)
+{
+	return access(value, X_OK) == 0 ? copy(c->agent_path, sizeof(c->agent_path), value)
+	                                : -1;
+}
+
+static int set_launcher(struct settings *c, const char *value)
+{
+	if (strcmp(value, "auto") != 0 && launcher_find(value) == NULL)
+		return -1;
+	return copy(c->launcher, sizeof(c->launcher), value);
+}
+
 static int set_listen(struct settings *c, const char *value)
 {
-	if (c->listen_count == SETTINGS_LISTEN_MAX ||
+	if (c->listen_count == SETTINGS_LISTEN_MAX || !sockets_valid(value) ||
 	    copy(c->listen[c->listen_count], sizeof(c->listen[0]), value) < 0)
 		return -1;
 	c->listen_count++;
@@ -51,7 +76,8 @@ static int set_listen(struct settings *c, const char *value)
 
 static int set_attach_dir(struct settings *c, const char *value)
 {
-	if (value[0] != '/' || c->attach_dir_count == SETTINGS_ATTACH_DIRS_MAX ||
+	if (value[0] != '/' || !is_directory(value) ||
+	    c->attach_dir_count == SETTINGS_ATTACH_DIRS_MAX ||
 	    copy(c->attach_dirs[c->attach_dir_count], sizeof(c->attach_dirs[0]), value) < 0)
 		return -1;
 	c->attach_dir_count++;
@@ -83,24 +109,36 @@ static int set_log_format(struct settings *c, const char *value)
 	return c->log_json || strcmp(value, "text") == 0 ? 0 : -1;
 }
 
+#define SHORT_PATH "a path of 1 to 255 bytes"
+#define LAUNCHERS "qemu, uml, local or attach"
+#define LEVELS "error, warn, info or debug"
 static const struct setting settings[] = {
     {"listen", set_listen, "ADDR",
      "host:port or unix:PATH; up to 4 times (127.0.0.1:8080).\n"
-     "Sockets passed in by LISTEN_FDS take its place"},
-    {"token-file", set_token_file, "FILE", "hashed bearer tokens, read again when it changes"},
-    {"launcher", set_launcher, "NAME", "auto, qemu, uml, local or attach (auto)"},
-    {"state-dir", set_state_dir, "DIR", "registry and sandboxes (/var/lib/sandgate)"},
-    {"rootfs-dir", set_rootfs_dir, "DIR", "templates (/usr/share/sandgate/rootfs)"},
-    {"agent", set_agent_path, "FILE",
-     "guest-agent for the local launcher (/usr/lib/sandgate/guest-agent)"},
+     "Sockets passed in by LISTEN_FDS take its place",
+     "host:port (0.0.0.0:8080 for every address) or unix:PATH, 4 in all"},
+    {"token-file", set_token_file, "FILE", "hashed bearer tokens, read again when it changes",
+     SHORT_PATH},
+    {"launcher", set_launcher, "NAME", "auto, " LAUNCHERS " (auto)", "auto, " LAUNCHERS},
+    {"state-dir", set_state_dir, "DIR", "registry and sandboxes (/var/lib/sandgate)",
+     SHORT_PATH},
+    {"rootfs-dir", set_rootfs_dir, "DIR", "templates (/usr/share/sandgate/rootfs)",
+     "a directory"},
+    {"agent", set_agent, "FILE",
+     "guest-agent for the local launcher (that of the same build,\n"
+     "or /usr/lib/sandgate/guest-agent)",
+     "an executable file"},
     {"attach-dir", set_attach_dir, "DIR",
-     "where sockets and token files of attached VMs may be; up to 8 times"},
-    {"node", set_node, "NAME", "this host's name in replies (the host name)"},
+     "where sockets and token files of attached VMs may be; up to 8 times",
+     "an absolute path of a directory, 8 in all"},
+    {"node", set_node, "NAME", "this host's name in replies (the host name)",
+     "a name of 1 to 63 bytes"},
     {"drain-seconds", set_drain_seconds, "N",
-     "time that SIGTERM leaves to running requests (20)"},
-    {"audit-log", set_audit_log, "FILE", "JSON lines, one a request; - for standard output"},
-    {"log-level", set_log_level, "LEVEL", "error, warn, info or debug (info)"},
-    {"log-format", set_log_format, "FORMAT", "text or json (text)"},
+     "time that SIGTERM leaves to running requests (20)", "a number up to 86400"},
+    {"audit-log", set_audit_log, "FILE", "JSON lines, one a request; - for standard output",
+     SHORT_PATH},
+    {"log-level", set_log_level, "LEVEL", LEVELS " (info)", LEVELS},
+    {"log-format", set_log_format, "FORMAT", "text or json (text)", "text or json"},
 };
 #define SETTINGS_COUNT (sizeof(settings) / sizeof(settings[0]))
 
@@ -130,7 +168,8 @@ static int apply(struct settings *c, struct source *src, const struct setting *s
 	}
 	if (s->set(c, value) == 0)
 		return 0;
-	return err_field(e, ERR_INVALID_FIELD, s->name, "bad value for %s: %s", s->name, value);
+	return err_field(e, ERR_INVALID_FIELD, s->name, "%s: %.48s is not %s", s->name, value,
+	                 s->expects);
 }
 
 static int load_line(struct settings *c, struct source *src, char *line, struct err *e)
@@ -239,18 +278,33 @@ static const char *config_file(struct settings *c, int argc, char **argv)
 	return path;
 }
 
+/* In a build tree the agent that was built with this bridge, else the installed one. */
+static void default_agent(struct settings *c)
+{
+	static const char sibling[] = "/guest-agent/guest-agent";
+	char path[sizeof(c->agent_path)], *slash = NULL;
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - sizeof(sibling));
+	path[n > 0 ? n : 0] = '\0';
+	for (int i = 0; i < 2 && (slash = strrchr(path, '/')) != NULL; i++)
+		*slash = '\0';
+	if (slash != NULL)
+		memcpy(slash, sibling, sizeof(sibling));
+	if (slash == NULL || set_agent(c, path) < 0)
+		strcpy(c->agent_path, "/usr/lib/sandgate/guest-agent");
+}
+
 static void defaults(struct settings *c)
 {
 	*c = (struct settings){.listen = {"127.0.0.1:8080"},
 	                       .listen_count = 1,
 	                       .state_dir = "/var/lib/sandgate",
 	                       .rootfs_dir = "/usr/share/sandgate/rootfs",
-	                       .agent_path = "/usr/lib/sandgate/guest-agent",
 	                       .launcher = "auto",
 	                       .drain_seconds = DRAIN_DEFAULT_S,
 	                       .log_level = LOG_INFO};
 	if (gethostname(c->node, sizeof(c->node) - 1) < 0)
 		strcpy(c->node, "localhost");
+	default_agent(c);
 }
 
 int settings_load(struct settings *c, int argc, char **argv, struct err *e)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define BACKLOG 1024
+#define UNIX_PREFIX "unix:"
 #define LISTEN_FDS_START 3 /* sd_listen_fds(3) */
 
 static int inherited_count(void)
@@ -43,8 +44,6 @@ static int clear_stale(const struct sockaddr_un *a, struct err *e)
 static int open_unix(const char *path, struct err *e)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
-	if (strlen(path) >= sizeof(a.sun_path))
-		return err_set(e, ERR_INVALID_FIELD, "the socket's path is too long");
 	strcpy(a.sun_path, path);
 	if (clear_stale(&a, e) < 0)
 		return -1;
@@ -75,12 +74,9 @@ static int open_address(const struct addrinfo *a)
 
 static int open_tcp(const char *text, struct err *e)
 {
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found;
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
 	char host[128];
 	const char *colon = strrchr(text, ':');
-	if (colon == NULL || colon[1] == '\0')
-		return err_field(e, ERR_INVALID_FIELD, "listen", "expected host:port, not %s",
-		                 text);
 	snprintf(host, sizeof(host), "%.*s", (int)(colon - text), text);
 	char *name = host;
 	size_t n = strlen(host);
@@ -88,7 +84,7 @@ static int open_tcp(const char *text, struct err *e)
 		host[n - 1] = '\0';
 		name++;
 	}
-	int rc = getaddrinfo(*name != '\0' ? name : NULL, colon + 1, &hints, &found);
+	int rc = getaddrinfo(name, colon + 1, &hints, &found);
 	if (rc != 0)
 		return err_set(e, ERR_INVALID_FIELD, "cannot resolve %s: %s", text,
 		               gai_strerror(rc));
@@ -99,6 +95,20 @@ static int open_tcp(const char *text, struct err *e)
 		err_errno(e, ERR_INTERNAL, errno, "cannot listen on %s", text);
 	freeaddrinfo(found);
 	return fd;
+}
+
+bool sockets_valid(const char *text)
+{
+	if (strncmp(text, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0) {
+		size_t n = strlen(text + strlen(UNIX_PREFIX));
+		return n > 0 && n < sizeof(((struct sockaddr_un *)0)->sun_path);
+	}
+	const char *colon = strrchr(text, ':');
+	if (colon == NULL || colon == text)
+		return false;
+	size_t digits = strlen(colon + 1);
+	return digits > 0 && digits <= strlen("65535") &&
+	       strspn(colon + 1, "0123456789") == digits && atol(colon + 1) <= UINT16_MAX;
 }
 
 int sockets_open(const struct settings *c, int fds[SOCKETS_MAX], int *inherited, struct err *e)
@@ -114,8 +124,13 @@ int sockets_open(const struct settings *c, int fds[SOCKETS_MAX], int *inherited,
 		return n;
 	for (size_t i = 0; i < c->listen_count; i++) {
 		const char *text = c->listen[i];
-		fds[n] =
-		    strncmp(text, "unix:", 5) == 0 ? open_unix(text + 5, e) : open_tcp(text, e);
+		if (!sockets_valid(text))
+			fds[n] = err_field(e, ERR_INVALID_FIELD, "listen",
+			                   "%s is no address to listen on", text);
+		else if (strncmp(text, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0)
+			fds[n] = open_unix(text + strlen(UNIX_PREFIX), e);
+		else
+			fds[n] = open_tcp(text, e);
 		if (fds[n] < 0) {
 			while (n > 0)
 				close(fds[--n]);

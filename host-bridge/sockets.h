@@ -11,6 +11,9 @@
 
 #define SOCKETS_MAX 16
 
+/* Whether --listen takes this: host:port with a host, or unix:PATH. */
+bool sockets_valid(const char *text);
+
 /* Fill `fds`; returns how many, or -1 with err. `*inherited` says that they are shared with
  * whoever passed them in: a connection that is not accepted here waits for the successor. */
 int sockets_open(const struct settings *c, int fds[SOCKETS_MAX], int *inherited, struct err *e);

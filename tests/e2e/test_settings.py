@@ -1,0 +1,43 @@
+"""What the programs refuse to start with, and what they say then."""
+import subprocess
+
+import pytest
+
+from bridge import AGENT, PROGRAM
+
+BAD = [("--listen", "8091", "host:port"), ("--listen", ":8091", "host:port"),
+       ("--listen", "127.0.0.1:99999", "host:port"), ("--listen", "127.0.0.1:http", "host:port"),
+       ("--listen", "unix:", "unix:PATH"), ("--listen", "unix:/" + "x" * 120, "unix:PATH"),
+       ("--launcher", "foo", "qemu, uml"), ("--rootfs-dir", "/nonexistent", "directory"),
+       ("--attach-dir", "/nonexistent", "directory"), ("--attach-dir", "tmp", "absolute"),
+       ("--agent", "/nonexistent", "executable"), ("--agent", "/etc/passwd", "executable"),
+       ("--drain-seconds", "soon", "number"), ("--log-format", "xml", "text or json"),
+       ("--bogus", "1", "--bogus"), ("--log-level", None, "value")]
+
+
+@pytest.mark.parametrize("flag,value,says", BAD)
+def test_a_bad_value_is_refused_with_what_is_expected(tmp_path, flag, value, says):
+    words = [flag] if value is None else [flag, value]
+    ended = subprocess.run([PROGRAM, "serve", "--state-dir", tmp_path, *words],
+                           env={"SANDGATE_TOKEN": "t"}, capture_output=True, text=True,
+                           timeout=10)
+    assert ended.returncode == 2, ended
+    assert flag[2:] in ended.stderr and says in ended.stderr, ended.stderr
+
+
+def test_an_agent_that_would_listen_nowhere_does_not_start():
+    ended = subprocess.run([AGENT, "--port", "0"], capture_output=True, text=True, timeout=10)
+    assert ended.returncode != 0 and "listen" in ended.stderr, ended
+
+
+def test_a_bridge_in_a_build_tree_finds_its_agent(farm):
+    bridge = farm.new("local")
+    words = [str(w) for w in bridge.command()]
+    at = words.index("--agent")
+    del words[at:at + 2]
+    bridge.command = lambda: words
+    bridge.start()
+    try:
+        assert bridge.client.create().out("echo hello") == "hello\n"
+    finally:
+        bridge.stop()
