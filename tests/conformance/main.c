@@ -1,6 +1,7 @@
 /*
  * conformance [--token-file FILE] [--only WORD] TARGET: judges the agent at TARGET by the
- * requirements of proto/README.md, one line a check. Exit status 0 when none failed.
+ * requirements of proto/README.md, one line a check. Exit status 0 when none failed, 1 when
+ * one did or the agent cannot be reached at all.
  */
 #include <errno.h>
 #include <signal.h>
@@ -91,6 +92,11 @@ static unsigned run_table(const struct check_table *table, const struct target *
 	return counts[STATUS_FAILED];
 }
 
+static void reach(const struct target *t)
+{
+	conn_close(conn_dial(t));
+}
+
 static int read_token(const char *path, struct target *t)
 {
 	FILE *f = fopen(path, "re");
@@ -120,7 +126,9 @@ int main(int argc, char **argv)
 	    &checks_spawn,  &checks_output, &checks_owner,  &checks_stdin,
 	    &checks_signal, &checks_id,     &checks_limits, &checks_snapshot,
 	};
+	static const struct check reached = {.run = reach};
 	const char *token_file = NULL, *only = NULL, *why;
+	char unreached[512];
 	unsigned counts[3] = {0};
 	struct target t;
 
@@ -140,6 +148,10 @@ int main(int argc, char **argv)
 	if (token_file && read_token(token_file, &t) < 0)
 		usage(strerror(errno));
 
+	if (run_check(&reached, &t, unreached, sizeof(unreached)) != STATUS_OK) {
+		fprintf(stderr, "conformance: no agent at %s: %s\n", argv[i], unreached);
+		return 1;
+	}
 	for (size_t n = 0; n < sizeof(tables) / sizeof(tables[0]); n++)
 		run_table(tables[n], &t, only, counts);
 	printf("%u passed, %u failed, %u skipped\n", counts[STATUS_OK], counts[STATUS_FAILED],
