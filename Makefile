@@ -122,11 +122,11 @@ rootfs: $(AGENT)  ## build the guest images and the base template
 # These install first and then build, whatever -j says.
 demo: deps  ## run commands in a microVM and show every reply
 	@$(MAKE) all rootfs
-	@tests/demo $(BRIDGE) $(AGENT) $(ROOTFS)
+	@tests/demo $(BRIDGE) $(ROOTFS)
 
 serve: deps  ## keep the bridge up (SANDGATE_LISTEN, SANDGATE_TOKEN, SANDGATE_LAUNCHER)
 	@$(MAKE) all rootfs
-	@tests/serve $(BRIDGE) $(AGENT) $(ROOTFS) $(STATE)
+	@tests/serve $(BRIDGE) $(ROOTFS) $(STATE)
 
 test: test-deps  ## run every test layer; does all its own set-up
 	@tests/run
