@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host-bridge/api/ask.h"
 #include "host-bridge/api/handlers.h"
 #include "host-bridge/api/page.h"
 #include "host-bridge/api/sandbox_body.h"
@@ -87,6 +88,25 @@ void api_sandbox_resume(struct api_request *r, char *data, size_t len)
 	(void)data;
 	(void)len;
 	turn(r, sandbox_resume);
+}
+
+void api_sandbox_hibernate(struct api_request *r, char *data, size_t len)
+{
+	(void)data;
+	(void)len;
+	turn(r, sandbox_hibernate);
+}
+
+static void on_woken(struct api_request *r, struct sandbox *s, char *data, size_t len)
+{
+	(void)data;
+	(void)len;
+	api_reply_json(r, 200, sandbox_json(s));
+}
+
+void api_sandbox_wake(struct api_request *r, char *data, size_t len)
+{
+	ask_running(r, on_woken, data, len);
 }
 
 /* ---- snapshots ---- */

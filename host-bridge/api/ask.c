@@ -177,13 +177,11 @@ void ask_running(struct api_request *r,
 		go(r, s, data, len);
 		return;
 	case SANDBOX_CREATING:
+	case SANDBOX_HIBERNATED:
 		wait_ready(&(struct waiter){r, s, go, data, len});
 		return;
 	case SANDBOX_PAUSED:
 		d.status = "paused";
-		break;
-	case SANDBOX_HIBERNATED:
-		d.status = "hibernated";
 		break;
 	case SANDBOX_FAILED:
 		err_set(&e, ERR_SANDBOX_GONE, "the sandbox has failed");

@@ -29,6 +29,8 @@ void api_snapshot_list(struct api_request *r, char *data, size_t len);
 void api_snapshot_get(struct api_request *r, char *data, size_t len);
 void api_snapshot_delete(struct api_request *r, char *data, size_t len);
 void api_sandbox_pause(struct api_request *r, char *data, size_t len);
+void api_sandbox_hibernate(struct api_request *r, char *data, size_t len);
+void api_sandbox_wake(struct api_request *r, char *data, size_t len);
 void api_sandbox_resume(struct api_request *r, char *data, size_t len);
 
 /* api_fork.c */

@@ -43,8 +43,8 @@ static const struct body_field attach_table[] = {
 };
 
 static const struct body_field resource_table[] = {
-    {AT(resource_fields, vcpus, BODY_INT), .min = 1, .max = 1024},
-    {AT(resource_fields, memory_mib, BODY_INT), .min = 1, .max = 1 << 24},
+    {AT(resource_fields, vcpus, BODY_INT), .min = 1, .max = VCPUS_MAX},
+    {AT(resource_fields, memory_mib, BODY_INT), .min = MEMORY_MIN_MIB, .max = MEMORY_MAX_MIB},
     {AT(resource_fields, disk_mib, BODY_INT), .min = 1, .max = 1 << 24},
     {.name = NULL},
 };
@@ -64,12 +64,12 @@ static const struct body_field create_table[] = {
      .type = BODY_INT,
      .offset = offsetof(struct create_fields, resources.vcpus),
      .min = 1,
-     .max = 1024},
+     .max = VCPUS_MAX},
     {.name = "memory_mb",
      .type = BODY_INT,
      .offset = offsetof(struct create_fields, resources.memory_mib),
-     .min = 1,
-     .max = 1 << 24},
+     .min = MEMORY_MIN_MIB,
+     .max = MEMORY_MAX_MIB},
     {.name = NULL},
 };
 
@@ -185,15 +185,12 @@ static int take_digest(json_t *doc, char hex[65], struct err *e)
 
 static void take_times(const struct create_fields *f, struct sandbox_spec *spec)
 {
-	bool persistent = f->persistent.v;
+	spec->persistent = f->persistent.v;
 	spec->ttl_seconds = f->ttl_seconds.set ? f->ttl_seconds.v : TTL_DEFAULT_S;
 	spec->max_lifetime_seconds =
 	    f->max_lifetime_seconds.set ? f->max_lifetime_seconds.v : LIFETIME_DEFAULT_S;
-	if (persistent) {
-		spec->ttl_seconds = 0;
-		if (!f->max_lifetime_seconds.set)
-			spec->max_lifetime_seconds = 0;
-	}
+	if (spec->persistent && !f->max_lifetime_seconds.set)
+		spec->max_lifetime_seconds = 0;
 }
 
 /* It starts from exactly one of three. */

@@ -145,7 +145,10 @@ static void on_saved(const struct err *e, void *arg)
 	struct freeze *f = arg;
 	f->in_vm = false;
 	note(&f->result.not_saved, e);
-	go_on(f);
+	if (e == NULL && f->t.stays)
+		done(f);
+	else
+		go_on(f);
 }
 
 static void save(struct freeze *f)
@@ -234,14 +237,14 @@ struct freeze *freeze_save(const struct freeze_target *t, const char *dir,
 	return NULL;
 }
 
-struct freeze *freeze_renew(const struct freeze_target *t,
+struct freeze *freeze_renew(const struct freeze_target *t, Sandgate__ResumeRole role,
                             void (*on_done)(const struct freeze_result *r, void *arg),
                             void *arg, struct err *e)
 {
 	struct freeze *f = create(t, "", on_done, arg, e);
 	if (f == NULL)
 		return NULL;
-	f->role = SANDGATE__RESUME_ROLE__RESUME_CLONE;
+	f->role = role;
 	if (ask_resume(f, e) == 0)
 		return f;
 	freeze_cancel(f);

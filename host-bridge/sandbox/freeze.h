@@ -10,6 +10,7 @@
 #define SANDGATE_FREEZE_H
 
 #include <ev.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "host-bridge/link/transport.h"
@@ -25,6 +26,7 @@ struct freeze_target {
 	struct vm *vm;
 	uint64_t generation; /* the agent's, as last heard */
 	char hostname[64];   /* for clones */
+	bool stays;          /* saved, it is left as it is: its VM is about to be stopped */
 };
 
 struct freeze_result {
@@ -38,8 +40,9 @@ struct freeze_result {
 struct freeze *freeze_save(const struct freeze_target *t, const char *dir,
                            void (*on_done)(const struct freeze_result *r, void *arg), void *arg,
                            struct err *e);
-/* Make a restored guest one of its own: entropy, clock, name; its agent takes work then. */
-struct freeze *freeze_renew(const struct freeze_target *t,
+/* In a restored guest: entropy and clock, and for a clone names of its own; its agent takes
+ * work then. */
+struct freeze *freeze_renew(const struct freeze_target *t, Sandgate__ResumeRole role,
                             void (*on_done)(const struct freeze_result *r, void *arg),
                             void *arg, struct err *e);
 /* on_done is not called. NULL is fine. */

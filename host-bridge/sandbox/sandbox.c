@@ -51,7 +51,9 @@ const struct sandbox_spec *sandbox_spec(const struct sandbox *s)
 
 static double idle_in(const struct sandbox *s)
 {
-	if (s->spec.ttl_seconds <= 0 || s->holds > 0 || s->status == SANDBOX_CREATING)
+	bool kept =
+	    s->spec.persistent && (s->launcher->vmm == NULL || s->status == SANDBOX_HIBERNATED);
+	if (s->spec.ttl_seconds <= 0 || s->holds > 0 || s->status == SANDBOX_CREATING || kept)
 		return -1;
 	return fmax(s->active + s->spec.ttl_seconds - sandbox_clock(), 0);
 }
@@ -76,7 +78,18 @@ static double earlier(double a, double b)
 
 double sandbox_expires_in(const struct sandbox *s)
 {
+	return earlier(s->spec.persistent ? -1 : idle_in(s), too_old_in(s));
+}
+
+/* The same, and the idle time after which one hibernates. */
+static double next_end_in(const struct sandbox *s)
+{
 	return earlier(idle_in(s), too_old_in(s));
+}
+
+bool sandbox_is_due(const struct sandbox *s)
+{
+	return next_end_in(s) == 0;
 }
 
 void sandbox_timer_in(struct sandbox *s, double seconds)
@@ -88,13 +101,29 @@ void sandbox_timer_in(struct sandbox *s, double seconds)
 
 void sandbox_update_timer(struct sandbox *s)
 {
-	double in = earlier(sandbox_expires_in(s), orphaned_in(s));
+	double in = earlier(next_end_in(s), orphaned_in(s));
 	if (!s->deleted && in >= 0)
 		sandbox_timer_in(s, in);
 }
 
+static void on_asleep(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
+{
+	(void)n;
+	(void)arg;
+	if (e != NULL)
+		log_warn("sandbox", s->id, "could not be hibernated: %s", e->msg);
+}
+
 void sandbox_expire(struct sandbox *s)
 {
+	struct err e = {0};
+	if (s->spec.persistent && s->launcher->vmm != NULL && too_old_in(s) != 0) {
+		sandbox_touch(s); /* if it does not succeed, again after as long */
+		if (sandbox_hibernate(s, on_asleep, NULL, &e) < 0)
+			log_warn("sandbox", s->id, "could not be hibernated: %s", e.msg);
+		sandbox_update_timer(s);
+		return;
+	}
 	log_info("sandbox", s->id, "expired");
 	sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_EXPIRED, NULL, NULL);
 }
@@ -196,6 +225,8 @@ static void on_vm_gone(void *arg)
 		log_error("sandbox", s->id, "%s", e.msg);
 	if (s->deleted)
 		sandbox_timer_in(s, 0.);
+	else if (s->status == SANDBOX_HIBERNATED)
+		sandbox_asleep(s);
 }
 
 /* It has its own copy by now, or will never have one. */
@@ -228,6 +259,8 @@ void sandbox_running(struct sandbox *s)
 {
 	struct err e = {0};
 	s->status = SANDBOX_RUNNING;
+	s->waking = false;
+	link_gate_open(&s->gate);
 	drop_source(s);
 	sandbox_touch(s);
 	vm_booted(s->vm);
@@ -235,6 +268,7 @@ void sandbox_running(struct sandbox *s)
 		sandbox_failed(s, &e);
 		return;
 	}
+	sandbox_drop_saved(s); /* not before: this row says that it is not needed */
 	log_info("sandbox", s->id, "runs on %s (%s), booted in %u+%u ms", s->launcher->name,
 	         s->isolation, s->launch_ms, s->agent_ms);
 	sandbox_update_timer(s);
@@ -247,6 +281,10 @@ void sandbox_failed(struct sandbox *s, const struct err *why)
 	struct err e = {0};
 	if (s->deleted || s->status == SANDBOX_FAILED)
 		return;
+	if (s->waking) {
+		sandbox_not_woken(s, why);
+		return;
+	}
 	log_warn("sandbox", s->id, "failed: %s", why->msg);
 	s->failure = *why;
 	if (s->status == SANDBOX_CREATING) /* the next try makes another */

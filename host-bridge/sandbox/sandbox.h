@@ -3,7 +3,7 @@
  * call it; it calls launchers and the registry; it never touches HTTP. Everything here is
  * remembered across a restart through the registry; a restart counts as activity.
  *
- *   creating ──► running ◄──► paused
+ *   creating ──► running ◄──► paused, or hibernated
  *       └──────────┴────────────┴──► failed ──► deleted; any may be deleted
  */
 #ifndef SANDGATE_SANDBOX_H
@@ -52,6 +52,11 @@ int sandbox_snapshot(struct sandbox *s, json_t *metadata, enum snapshot_kind kin
                      sandbox_changed *on_done, void *arg, struct err *e);
 int sandbox_pause(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
 int sandbox_resume(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
+/* The same: save it and stop its VM. ERR_INVALID_STATE when calls are in progress. */
+int sandbox_hibernate(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
+/* Bring a hibernated one back; sandbox_wait_ready does it by itself, and tells. -1 with `e`: it
+ * is not hibernated, or nothing could be started (ERR_CAPACITY, …), and it still is. */
+int sandbox_wake(struct sandbox *s, struct err *e);
 
 /* A new ttl, lifetime, or whole metadata object (copied); NULL leaves one as it is. */
 int sandbox_patch(struct sandbox *s, const double *ttl, const double *lifetime,

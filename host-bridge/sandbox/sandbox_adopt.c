@@ -47,12 +47,23 @@ static void settle_adopted(struct sandbox *s)
 			sandbox_failed(s, &why);
 			return;
 		}
+		sandbox_drop_saved(s);
 		log_info("sandbox", s->id, "adopted from %s", s->launcher->name);
 		sandbox_update_timer(s);
 		if (s->status == SANDBOX_PAUSED)
 			link_gate_close(&s->gate, NULL);
 		else
 			sandbox_want_spare(s, SPARE_DELAY_MS);
+		return;
+	case SANDBOX_HIBERNATED: /* on its way there, or back: what was saved counts */
+		if (!sandbox_is_saved(s)) {
+			struct err why = {0};
+			err_set(&why, ERR_SANDBOX_LOST, "what it was saved to is gone");
+			sandbox_failed(s, &why);
+			return;
+		}
+		sandbox_stop_vm(s);
+		sandbox_update_timer(s);
 		return;
 	case SANDBOX_FAILED:
 		sandbox_stop_vm(s);

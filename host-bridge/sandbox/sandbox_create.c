@@ -37,6 +37,9 @@ static int settle_resources(struct sandbox *s, struct launcher_request *r, struc
 		return refuse_resource("vcpus", l, e);
 	if (!l->takes_memory && spec->memory_mib != 0)
 		return refuse_resource("memory_mib", l, e);
+	if (l->external && !spec->attach)
+		return err_field(e, ERR_INVALID_FIELD, "template",
+		                 "this bridge starts no VMs: give attach");
 	if (l->template_kind == NULL) {
 		if (!spec->attach && strcmp(spec->template, "base") != 0)
 			return err_field(e, ERR_TEMPLATE_NOT_FOUND, "template",
@@ -52,14 +55,10 @@ static int settle_resources(struct sandbox *s, struct launcher_request *r, struc
 		spec->vcpus = r->template.vcpus;
 	if (spec->memory_mib == 0)
 		spec->memory_mib = r->template.memory_mib;
-	if (spec->vcpus > VCPUS_MAX)
-		return err_field(e, ERR_INVALID_FIELD, "resources.vcpus", "at most %u",
-		                 VCPUS_MAX);
-	if (spec->memory_mib < MEMORY_MIN_MIB || spec->memory_mib > MEMORY_MAX_MIB)
-		return err_field(e, ERR_INVALID_FIELD, "resources.memory_mib",
-		                 "between %u and %u", MEMORY_MIN_MIB, MEMORY_MAX_MIB);
 	if (spec->vcpus > launcher_host_cpus())
-		return err_set(e, ERR_CAPACITY, "this host has %u CPUs", launcher_host_cpus());
+		return err_limit(e, ERR_LIMIT_UNSUPPORTED, "resources.vcpus",
+		                 launcher_host_cpus(), "this host has %u CPUs",
+		                 launcher_host_cpus());
 	return launcher_capacity(l, spec->memory_mib, committed_memory(s->set), e);
 }
 
@@ -73,6 +72,8 @@ static int choose_boot(struct sandbox *s, struct launcher_request *r, char resto
 		snapshot_dir(set, s->source, false, restore);
 		s->restored = true;
 	} else if (s->launcher->vmm != NULL) {
+		r->vcpus = s->spec.vcpus;
+		r->memory_mib = s->spec.memory_mib;
 		if (baked_path(set->state_dir, s->launcher, &set->host, r, s->baked, e) < 0)
 			return -1;
 		snprintf(restore, PATH_MAX, "%s", s->baked);
@@ -113,24 +114,18 @@ static int take_source(struct sandbox *s, struct err *e)
 	return 0;
 }
 
-/* Everything that can be refused is refused before the sandbox is written down. */
-static int launch(struct sandbox *s, struct err *e)
+/* Start what `r` says, which lacks what is the sandbox's own. */
+static int start_vm(struct sandbox *s, struct launcher_request *r, struct err *e)
 {
-	static struct launcher_request none;
-	struct launcher_request r = none;
 	struct vm_plan plan = {0};
-	char dir[PATH_MAX], memory[PATH_MAX], restore[PATH_MAX];
-	if (take_source(s, e) < 0 || settle_resources(s, &r, e) < 0)
-		return -1;
-	r.id = s->id;
-	r.dir = sandbox_set_vm_dir(s->set, s->id, dir, sizeof(dir));
-	r.memory = sandbox_set_memory(s->set, s->id, memory, sizeof(memory));
-	r.vcpus = s->spec.vcpus;
-	r.memory_mib = s->spec.memory_mib;
-	r.attach = s->spec.attach ? &s->spec.endpoint : NULL;
-	if (choose_boot(s, &r, restore, e) < 0)
-		return -1;
-	if (s->launcher->plan(&s->set->host, &r, &plan, e) < 0) {
+	char dir[PATH_MAX], memory[PATH_MAX];
+	r->id = s->id;
+	r->dir = sandbox_set_vm_dir(s->set, s->id, dir, sizeof(dir));
+	r->memory = sandbox_set_memory(s->set, s->id, memory, sizeof(memory));
+	r->vcpus = s->spec.vcpus;
+	r->memory_mib = s->spec.memory_mib;
+	r->attach = s->spec.attach ? &s->spec.endpoint : NULL;
+	if (s->launcher->plan(&s->set->host, r, &plan, e) < 0) {
 		vm_plan_free(&plan);
 		return -1;
 	}
@@ -141,8 +136,37 @@ static int launch(struct sandbox *s, struct err *e)
 		return -1;
 	}
 	s->vm = vm_start(s->set->loop, s->id, dir, &plan, &sandbox_vm_handlers, s, e);
-	if (s->vm != NULL && sandbox_save(s, e) == 0)
-		return 0;
+	return s->vm != NULL && sandbox_save(s, e) == 0 ? 0 : 1;
+}
+
+int sandbox_restart(struct sandbox *s, const char *saved, struct err *e)
+{
+	static struct launcher_request none;
+	struct launcher_request r = none;
+	r.restore = saved;
+	if (launcher_capacity(s->launcher, s->spec.memory_mib, committed_memory(s->set), e) < 0)
+		return -1;
+	return start_vm(s, &r, e) == 0 ? 0 : -1;
+}
+
+static int admit(const struct sandbox *s, struct err *e)
+{
+	const struct sandbox_set *set = s->set;
+	return set->admit != NULL ? set->admit(&s->spec, set->admit_arg, e) : 0;
+}
+
+/* Everything that can be refused is refused before the sandbox is written down. */
+static int launch(struct sandbox *s, struct err *e)
+{
+	static struct launcher_request none;
+	struct launcher_request r = none;
+	char restore[PATH_MAX];
+	if (take_source(s, e) < 0 || settle_resources(s, &r, e) < 0 ||
+	    choose_boot(s, &r, restore, e) < 0 || admit(s, e) < 0)
+		return -1;
+	int rc = start_vm(s, &r, e);
+	if (rc <= 0)
+		return rc;
 	/* Nobody has heard of it: it goes without its creator being told. */
 	struct sandbox_waiter *creator = SLIST_FIRST(&s->ready_waiters);
 	SLIST_REMOVE_HEAD(&s->ready_waiters, entry);

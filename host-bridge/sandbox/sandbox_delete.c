@@ -75,6 +75,7 @@ void sandbox_delete_step(struct sandbox *s)
 		end_vm(s);
 		return;
 	}
+	sandbox_drop_saved(s);
 	tell_done(s);
 	if (quiet && s->holds == 0 && SLIST_EMPTY(&s->ready_waiters))
 		sandbox_free(s);

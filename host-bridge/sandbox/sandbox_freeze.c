@@ -75,8 +75,11 @@ void sandbox_answered(struct sandbox *s)
 {
 	struct err e = {0};
 	struct freeze_target t = target(s);
-	if (s->restored) {
-		s->freeze = freeze_renew(&t, on_renewed, s, &e);
+	if (s->waking || s->restored) {
+		s->freeze = freeze_renew(&t,
+		                         s->waking ? SANDGATE__RESUME_ROLE__RESUME_SAME
+		                                   : SANDGATE__RESUME_ROLE__RESUME_CLONE,
+		                         on_renewed, s, &e);
 		if (s->freeze == NULL)
 			sandbox_failed(s, &e);
 	} else if (s->baked[0] == '\0' || baked_exists(s->baked)) {
@@ -97,48 +100,53 @@ struct sandbox_turn {
 	enum sandbox_status to; /* pause and resume */
 };
 
-static struct sandbox_turn *begin(struct sandbox *s, enum sandbox_status from,
-                                  sandbox_changed *on_done, void *arg, struct err *e)
+int sandbox_change_begin(struct sandbox *s, enum sandbox_status from, sandbox_changed *on_done,
+                         void *arg, struct err *e)
 {
 	if (s->launcher->vmm == NULL) {
 		err_set(e, ERR_LIMIT_UNSUPPORTED, "the launcher %s can do no such thing",
 		        s->launcher->name);
-		return NULL;
+		return -1;
 	}
 	if (s->status != from || s->change != NULL) {
 		err_set(e, ERR_INVALID_STATE,
 		        s->status == from ? "the sandbox is being changed already"
 		                          : "the sandbox is %s",
 		        sandbox_status_name(s->status));
-		return NULL;
+		return -1;
 	}
 	struct sandbox_turn *c = calloc(1, sizeof(*c));
 	if (c == NULL) {
 		err_set(e, ERR_INTERNAL, "out of memory");
-		return NULL;
+		return -1;
 	}
 	c->on_done = on_done;
 	c->arg = arg;
 	s->change = c;
-	return c;
+	return 0;
 }
 
-static void end(struct sandbox *s, struct snapshot *n, const struct err *e)
+void sandbox_change_forget(struct sandbox *s)
 {
-	struct sandbox_turn c = *s->change;
 	free(s->change);
 	s->change = NULL;
+}
+
+void sandbox_change_done(struct sandbox *s, struct snapshot *n, const struct err *e)
+{
+	struct sandbox_turn c = *s->change;
+	sandbox_change_forget(s);
 	c.on_done(s, n, e, c.arg);
 }
 
-static void hush(struct sandbox *s)
+void sandbox_hush(struct sandbox *s)
 {
 	sandbox_drop_links(s);
 	sandbox_stop_pulse(s);
 	sandbox_stop_idle(s);
 }
 
-static void wake_up(struct sandbox *s)
+void sandbox_wake_up(struct sandbox *s)
 {
 	link_gate_open(&s->gate);
 	if (!LIST_EMPTY(&s->listeners))
@@ -156,13 +164,14 @@ void sandbox_change_cancel(struct sandbox *s)
 	if (s->baking)
 		baked_drop(s->baked);
 	s->baking = false;
-	if (s->change == NULL)
+	bool falls_asleep = s->status == SANDBOX_HIBERNATED && !s->waking;
+	if (s->change == NULL || falls_asleep) /* told when its VM is gone */
 		return;
 	if (s->change->snapshot != NULL)
 		snapshot_abandon(s->set, s->change->snapshot);
 	if (s->deleted)
 		err_set(&e, ERR_SANDBOX_GONE, "the sandbox was deleted");
-	end(s, NULL, &e);
+	sandbox_change_done(s, NULL, &e);
 }
 
 /* ---- snapshots ---- */
@@ -182,8 +191,8 @@ static void on_saved(const struct freeze_result *r, void *arg)
 		n = NULL;
 	}
 	if (r->lost.code == ERR_NONE)
-		wake_up(s);
-	end(s, n, n == NULL ? &e : NULL);
+		sandbox_wake_up(s);
+	sandbox_change_done(s, n, n == NULL ? &e : NULL);
 	if (r->lost.code != ERR_NONE)
 		sandbox_failed(s, &r->lost);
 }
@@ -204,20 +213,28 @@ static void on_quiet(struct link_gate *g)
 int sandbox_snapshot(struct sandbox *s, json_t *metadata, enum snapshot_kind kind,
                      sandbox_changed *on_done, void *arg, struct err *e)
 {
-	struct sandbox_turn *c = begin(s, SANDBOX_RUNNING, on_done, arg, e);
-	if (c == NULL) {
+	if (sandbox_change_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0) {
 		json_decref(metadata);
 		return -1;
 	}
-	c->snapshot = snapshot_begin(s, metadata, kind, e);
-	if (c->snapshot == NULL) {
-		s->change = NULL;
-		free(c);
+	s->change->snapshot = snapshot_begin(s, metadata, kind, e);
+	if (s->change->snapshot == NULL) {
+		sandbox_change_forget(s);
 		return -1;
 	}
-	hush(s);
+	sandbox_hush(s);
 	link_gate_close(&s->gate, on_quiet);
 	return 0;
+}
+
+struct freeze *sandbox_freeze_for_good(struct sandbox *s, const char *dir,
+                                       void (*on_done)(const struct freeze_result *r,
+                                                       void *arg),
+                                       struct err *e)
+{
+	struct freeze_target t = target(s);
+	t.stays = true;
+	return freeze_save(&t, dir, on_done, s, e);
 }
 
 /* ---- pause and resume ---- */
@@ -232,24 +249,22 @@ static void on_turned(const struct err *e, void *arg)
 			e = &failed;
 	}
 	if (s->status == SANDBOX_RUNNING)
-		wake_up(s);
-	end(s, NULL, e);
+		sandbox_wake_up(s);
+	sandbox_change_done(s, NULL, e);
 }
 
 static int turn(struct sandbox *s, enum sandbox_status from, enum sandbox_status to,
                 enum vm_question what, sandbox_changed *on_done, void *arg, struct err *e)
 {
-	struct sandbox_turn *c = begin(s, from, on_done, arg, e);
-	if (c == NULL)
+	if (sandbox_change_begin(s, from, on_done, arg, e) < 0)
 		return -1;
-	c->to = to;
+	s->change->to = to;
 	if (vm_ask(s->vm, what, NULL, on_turned, s, e) == 0) {
-		hush(s);
+		sandbox_hush(s);
 		link_gate_close(&s->gate, NULL);
 		return 0;
 	}
-	s->change = NULL;
-	free(c);
+	sandbox_change_forget(s);
 	return -1;
 }
 

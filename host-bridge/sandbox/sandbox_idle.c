@@ -9,7 +9,7 @@ static void answered(struct sandbox *s)
 	s->idle = NULL;
 	if (s->busy)
 		sandbox_touch(s);
-	if (sandbox_expires_in(s) == 0)
+	if (sandbox_is_due(s))
 		sandbox_expire(s);
 	else
 		sandbox_update_timer(s);

@@ -60,11 +60,12 @@ json_t *sandbox_set_json(struct sandbox_set *set)
 {
 	json_t *launchers = json_array();
 	const struct launcher *l;
+	const struct launcher *chosen = launcher_choose(set->launcher, &set->host, NULL);
 	json_int_t vcpus = 0, memory = 0;
 	struct sandbox *s = NULL;
 	for (unsigned i = 0; (l = launcher_at(i)) != NULL; i++) {
 		struct err e = {0};
-		bool usable = l->probe(&set->host, &e) == 0;
+		bool usable = l == chosen || launcher_works(l, &set->host, &e) == 0;
 		json_array_append_new(
 		    launchers, json_pack("{s:s, s:b, s:s, s:s?}", "name", l->name, "usable",
 		                         usable, "isolation", l->isolation(&set->host),
@@ -75,10 +76,9 @@ json_t *sandbox_set_json(struct sandbox_set *set)
 			vcpus += s->spec.vcpus;
 			memory += s->spec.memory_mib;
 		}
-	l = launcher_choose(set->launcher, &set->host, NULL);
 	return json_pack("{s:s?, s:o, s:{s:I, s:I}, s:{s:I, s:I}}", "launcher",
-	                 l != NULL ? l->name : NULL, "launchers", launchers, "capacity",
-	                 "memory_mib", (json_int_t)launcher_host_memory(), "vcpus",
+	                 chosen != NULL ? chosen->name : NULL, "launchers", launchers,
+	                 "capacity", "memory_mib", (json_int_t)launcher_host_memory(), "vcpus",
 	                 (json_int_t)launcher_host_cpus(), "allocated", "memory_mib", memory,
 	                 "vcpus", vcpus);
 }

@@ -20,6 +20,8 @@ struct sandbox_set {
 	char *state_dir, *rootfs_dir, *node, *launcher, *agent_path;
 	char memory_dir[128]; /* guests' RAM: on a file system in memory where there is one */
 	ev_timer purge;
+	int (*admit)(const struct sandbox_spec *spec, void *arg, struct err *e);
+	void *admit_arg;
 	struct kvm_trial *kvm_trial; /* NULL: answered, or not asked */
 };
 
@@ -55,7 +57,7 @@ struct sandbox {
 
 	char baked[PATH_MAX]; /* its template's snapshot: it was restored from it, or is to make
 	                         it once it has booted; or "" */
-	bool restored, baking;
+	bool restored, baking, waking;
 	struct snapshot *source;     /* creating: what it is restored from, held */
 	struct sandbox_turn *change; /* asked for and not done: snapshot, pause, resume */
 	struct freeze *freeze; /* its state is being saved, or it becomes one of its own */

@@ -124,6 +124,15 @@ void sandbox_set_destroy(struct sandbox_set *set)
 	free(set);
 }
 
+void sandbox_set_on_create(struct sandbox_set *set,
+                           int (*admit)(const struct sandbox_spec *spec, void *arg,
+                                        struct err *e),
+                           void *arg)
+{
+	set->admit = admit;
+	set->admit_arg = arg;
+}
+
 /* ---- finding ---- */
 
 struct sandbox *sandbox_find(struct sandbox_set *set, const char *id, const char *workspace,

@@ -37,6 +37,12 @@ struct sandbox *sandbox_create(struct sandbox_set *set, const struct sandbox_spe
                                void (*on_ready)(struct sandbox *s, const struct err *e,
                                                 void *arg),
                                void *arg, struct err *e);
+/* Have each create judged: `admit` is asked once all that the sandbox takes is settled, when it
+ * is in the set already, and -1 refuses it. NULL: nobody is asked. */
+void sandbox_set_on_create(struct sandbox_set *set,
+                           int (*admit)(const struct sandbox_spec *spec, void *arg,
+                                        struct err *e),
+                           void *arg);
 /* NULL with ERR_SANDBOX_NOT_FOUND (unknown, or another workspace's) or ERR_SANDBOX_GONE.
  * `workspace` NULL sees all (admin). */
 struct sandbox *sandbox_find(struct sandbox_set *set, const char *id, const char *workspace,

@@ -29,6 +29,7 @@ struct sandbox_spec {
 	unsigned vcpus, memory_mib, disk_mib;     /* 0: the template's */
 	json_t *metadata;                         /* object, owned by the spec's owner */
 	json_t *exec_defaults;                    /* object or NULL */
+	bool persistent; /* idle, it hibernates where it can, and is not deleted */
 	bool attach;
 	struct endpoint endpoint; /* with attach */
 };

@@ -20,7 +20,8 @@ void sandbox_update_timer(struct sandbox *s);
 void sandbox_timer_in(struct sandbox *s, double seconds);
 void sandbox_stop_vm(struct sandbox *s);
 double sandbox_expires_in(const struct sandbox *s); /* seconds; < 0: never */
-void sandbox_expire(struct sandbox *s);
+bool sandbox_is_due(const struct sandbox *s);       /* idle for its time, or too old */
+void sandbox_expire(struct sandbox *s);             /* or hibernate, when it is persistent */
 
 /* sandbox_waiters.c */
 void sandbox_init_waiters(struct sandbox *s);
@@ -43,6 +44,26 @@ void sandbox_drop_links(struct sandbox *s);
 void sandbox_answered(struct sandbox *s);
 /* The VM is about to be stopped: tell who waits for a change that it will not come. */
 void sandbox_change_cancel(struct sandbox *s);
+/* One change at a time: begin it, tell that it is done, or forget it when it did not begin. */
+int sandbox_change_begin(struct sandbox *s, enum sandbox_status from, sandbox_changed *on_done,
+                         void *arg, struct err *e);
+void sandbox_change_done(struct sandbox *s, struct snapshot *n, const struct err *e);
+void sandbox_change_forget(struct sandbox *s);
+void sandbox_hush(struct sandbox *s);    /* no link of the sandbox's own any more */
+void sandbox_wake_up(struct sandbox *s); /* the guest goes on: let in who waits */
+struct freeze *sandbox_freeze_for_good(struct sandbox *s, const char *dir,
+                                       void (*on_done)(const struct freeze_result *r,
+                                                       void *arg),
+                                       struct err *e);
+
+/* sandbox_hibernate.c */
+void sandbox_asleep(struct sandbox *s); /* hibernated, and its VM is gone */
+void sandbox_not_woken(struct sandbox *s, const struct err *why);
+void sandbox_drop_saved(struct sandbox *s); /* what it was saved to, if anything */
+bool sandbox_is_saved(const struct sandbox *s);
+
+/* sandbox_create.c: a VM for a sandbox that has none, from what it was saved to */
+int sandbox_restart(struct sandbox *s, const char *saved, struct err *e);
 
 /* sandbox_json.c */
 json_t *sandbox_instant(int64_t ms);

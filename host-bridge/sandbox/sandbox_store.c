@@ -37,24 +37,24 @@ void sandbox_free_spec(struct sandbox_spec *spec)
 
 static json_t *spec_json(const struct sandbox_spec *spec)
 {
-	return json_pack("{s:s, s:s, s:f, s:f, s:i, s:i, s:i, s:O?, s:O?, s:s}", "template",
-	                 spec->template, "snapshot", spec->snapshot, "ttl_seconds",
-	                 spec->ttl_seconds, "max_lifetime_seconds", spec->max_lifetime_seconds,
-	                 "vcpus", (int)spec->vcpus, "memory_mib", (int)spec->memory_mib,
-	                 "disk_mib", (int)spec->disk_mib, "metadata", spec->metadata,
-	                 "exec_defaults", spec->exec_defaults, "agent_token",
-	                 spec->endpoint.token);
+	return json_pack("{s:s, s:s, s:b, s:f, s:f, s:i, s:i, s:i, s:O?, s:O?, s:s}",
+	                 "template", spec->template, "snapshot", spec->snapshot, "persistent",
+	                 spec->persistent, "ttl_seconds", spec->ttl_seconds,
+	                 "max_lifetime_seconds", spec->max_lifetime_seconds, "vcpus",
+	                 (int)spec->vcpus, "memory_mib", (int)spec->memory_mib, "disk_mib",
+	                 (int)spec->disk_mib, "metadata", spec->metadata, "exec_defaults",
+	                 spec->exec_defaults, "agent_token", spec->endpoint.token);
 }
 
 /* What a later bridge must know of the VM; "" when nothing of it is left. */
 static char *state_text(const struct sandbox *s)
 {
-	if (s->vm == NULL)
+	if (s->vm == NULL && s->status != SANDBOX_HIBERNATED)
 		return strdup("");
-	json_t *state =
-	    json_pack("{s:o, s:s, s:b, s:i, s:i, s:O?}", "vm", vm_state(s->vm), "isolation",
-	              s->isolation, "restored", s->restored, "launch_ms", (int)s->launch_ms,
-	              "agent_ms", (int)s->agent_ms, "agent", s->agent);
+	json_t *state = json_pack(
+	    "{s:o*, s:s, s:b, s:i, s:i, s:O?}", "vm", s->vm != NULL ? vm_state(s->vm) : NULL,
+	    "isolation", s->isolation, "restored", s->restored, "launch_ms", (int)s->launch_ms,
+	    "agent_ms", (int)s->agent_ms, "agent", s->agent);
 	char *text = json_dumps(state, JSON_COMPACT);
 	json_decref(state);
 	return text;
@@ -92,17 +92,19 @@ static int load_spec(struct sandbox_spec *spec, const struct registry_row *row)
 {
 	const char *template, *token, *snapshot = "";
 	json_t *metadata, *defaults, *json = json_loads(row->spec, 0, NULL);
-	int vcpus, memory, disk;
-	if (json_unpack(json, "{s:s, s?s, s:F, s:F, s:i, s:i, s:i, s:o, s:o, s:s}", "template",
-	                &template, "snapshot", &snapshot, "ttl_seconds", &spec->ttl_seconds,
-	                "max_lifetime_seconds", &spec->max_lifetime_seconds, "vcpus", &vcpus,
-	                "memory_mib", &memory, "disk_mib", &disk, "metadata", &metadata,
-	                "exec_defaults", &defaults, "agent_token", &token) < 0) {
+	int vcpus, memory, disk, persistent = 0;
+	if (json_unpack(json, "{s:s, s?s, s?b, s:F, s:F, s:i, s:i, s:i, s:o, s:o, s:s}",
+	                "template", &template, "snapshot", &snapshot, "persistent", &persistent,
+	                "ttl_seconds", &spec->ttl_seconds, "max_lifetime_seconds",
+	                &spec->max_lifetime_seconds, "vcpus", &vcpus, "memory_mib", &memory,
+	                "disk_mib", &disk, "metadata", &metadata, "exec_defaults", &defaults,
+	                "agent_token", &token) < 0) {
 		json_decref(json);
 		return -1;
 	}
 	snprintf(spec->template, sizeof(spec->template), "%s", template);
 	snprintf(spec->snapshot, sizeof(spec->snapshot), "%s", snapshot);
+	spec->persistent = persistent;
 	snprintf(spec->endpoint.token, sizeof(spec->endpoint.token), "%s", token);
 	snprintf(spec->workspace, sizeof(spec->workspace), "%s", row->workspace);
 	snprintf(spec->idempotency_key, sizeof(spec->idempotency_key), "%s",

@@ -17,6 +17,13 @@ int sandbox_add_waiter(struct sandbox_waiters *to, const struct sandbox_waiter *
 	return 0;
 }
 
+/* Being made, being woken, or going to sleep and then woken for who waits. */
+static bool is_coming(const struct sandbox *s)
+{
+	return s->status == SANDBOX_CREATING ||
+	       (s->status == SANDBOX_HIBERNATED && (s->waking || s->vm != NULL));
+}
+
 /* The status has settled: tell those who waited for that. Each may wait or delete again. */
 static void on_waiters(struct ev_loop *loop, ev_timer *w, int revents)
 {
@@ -25,15 +32,14 @@ static void on_waiters(struct ev_loop *loop, ev_timer *w, int revents)
 	struct err gone = {.code = ERR_SANDBOX_GONE, .msg = "the sandbox was deleted"};
 	(void)loop;
 	(void)revents;
-	while (s->status != SANDBOX_CREATING &&
-	       (first = SLIST_FIRST(&s->ready_waiters)) != NULL) {
+	while (!is_coming(s) && (first = SLIST_FIRST(&s->ready_waiters)) != NULL) {
 		struct sandbox_waiter told = *first;
 		SLIST_REMOVE_HEAD(&s->ready_waiters, entry);
 		free(first);
 		const struct err *why = NULL;
 		if (s->status == SANDBOX_DELETED)
 			why = &gone;
-		else if (s->status == SANDBOX_FAILED)
+		else if (s->status == SANDBOX_FAILED || s->status == SANDBOX_HIBERNATED)
 			why = &s->failure;
 		told.on_ready(s, why, told.arg);
 	}
@@ -55,7 +61,9 @@ int sandbox_wait_ready(struct sandbox *s,
 	struct sandbox_waiter w = {.on_ready = on_ready, .arg = arg};
 	if (sandbox_add_waiter(&s->ready_waiters, &w, e) < 0)
 		return -1;
-	if (s->status != SANDBOX_CREATING)
+	if (s->status == SANDBOX_HIBERNATED && sandbox_wake(s, &s->failure) < 0)
+		sandbox_not_woken(s, &s->failure);
+	else if (!is_coming(s))
 		sandbox_tell_waiters(s);
 	return 0;
 }

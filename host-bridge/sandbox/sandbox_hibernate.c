@@ -1,0 +1,146 @@
+/* A sandbox that takes no memory while nobody needs it: saved to disk, its VM gone, and brought
+ * back, the same machine, by whoever asks for something. Until it runs again it stays
+ * hibernated, for a later bridge as well: what was saved is only removed then. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "host-bridge/sandbox/sandbox_steps.h"
+#include "host-bridge/sandbox/vm_sweep.h"
+#include "proto/log.h"
+
+static void saved_dir(const struct sandbox *s, char out[PATH_MAX])
+{
+	snprintf(out, PATH_MAX, "%s/hibernated/%s", s->set->state_dir, s->id);
+}
+
+void sandbox_drop_saved(struct sandbox *s)
+{
+	char dir[PATH_MAX];
+	saved_dir(s, dir);
+	if (access(dir, F_OK) == 0)
+		vm_remove_dir(dir);
+}
+
+bool sandbox_is_saved(const struct sandbox *s)
+{
+	char path[PATH_MAX + 16];
+	saved_dir(s, path);
+	return access(path, F_OK) == 0;
+}
+
+static int make_dir(struct sandbox *s, struct err *e)
+{
+	char dir[PATH_MAX];
+	snprintf(dir, sizeof(dir), "%s/hibernated", s->set->state_dir);
+	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
+		return err_errno(e, ERR_INTERNAL, errno, "%s", dir);
+	sandbox_drop_saved(s); /* of a try that did not succeed */
+	saved_dir(s, dir);
+	if (mkdir(dir, 0700) == 0)
+		return 0;
+	return err_errno(e, errno == ENOSPC ? ERR_STORAGE_FULL : ERR_INTERNAL, errno, "%s",
+	                 dir);
+}
+
+/* ---- to sleep ---- */
+
+/* Written down before the VM is stopped: a bridge that finds both takes what was saved. */
+static void fall_asleep(struct sandbox *s)
+{
+	struct err e = {0};
+	s->status = SANDBOX_HIBERNATED;
+	if (sandbox_save(s, &e) < 0)
+		log_error("sandbox", s->id, "%s", e.msg);
+	log_info("sandbox", s->id, "hibernates");
+	sandbox_stop_vm(s);
+}
+
+static void on_saved(const struct freeze_result *r, void *arg)
+{
+	struct sandbox *s = arg;
+	s->freeze = NULL;
+	s->generation = r->generation;
+	if (r->not_saved.code == ERR_NONE) {
+		fall_asleep(s); /* on_gone tells */
+		return;
+	}
+	sandbox_drop_saved(s);
+	if (r->lost.code != ERR_NONE) {
+		sandbox_failed(s, &r->lost);
+		return;
+	}
+	sandbox_wake_up(s);
+	sandbox_change_done(s, NULL, &r->not_saved);
+}
+
+static void on_quiet(struct link_gate *g)
+{
+	struct sandbox *s = (struct sandbox *)((char *)g - offsetof(struct sandbox, gate));
+	struct freeze_result r = {.generation = s->generation};
+	char dir[PATH_MAX];
+	saved_dir(s, dir);
+	s->freeze = sandbox_freeze_for_good(s, dir, on_saved, &r.not_saved);
+	if (s->freeze == NULL)
+		on_saved(&r, s);
+}
+
+int sandbox_hibernate(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e)
+{
+	if (!LIST_EMPTY(&s->listeners))
+		return err_set(e, ERR_INVALID_STATE, "calls are in progress in the sandbox");
+	if (sandbox_change_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0)
+		return -1;
+	if (make_dir(s, e) < 0) {
+		sandbox_change_forget(s);
+		return -1;
+	}
+	sandbox_hush(s);
+	link_gate_close(&s->gate, on_quiet);
+	return 0;
+}
+
+/* Its VM is gone. Who came meanwhile waits at the gate. */
+void sandbox_asleep(struct sandbox *s)
+{
+	struct err e = {0};
+	if (s->change != NULL)
+		sandbox_change_done(s, NULL, NULL);
+	bool wanted = !LIST_EMPTY(&s->listeners) || !SLIST_EMPTY(&s->ready_waiters);
+	if (wanted && sandbox_wake(s, &e) < 0)
+		sandbox_not_woken(s, &e);
+	sandbox_update_timer(s);
+}
+
+/* ---- and back ---- */
+
+int sandbox_wake(struct sandbox *s, struct err *e)
+{
+	char dir[PATH_MAX];
+	if (s->status != SANDBOX_HIBERNATED)
+		return err_set(e, ERR_INVALID_STATE, "the sandbox is %s",
+		               sandbox_status_name(s->status));
+	if (s->waking || s->vm != NULL)
+		return 0; /* it is on its way, or still going to sleep: on_gone wakes it */
+	saved_dir(s, dir);
+	s->waking = true;
+	s->born = sandbox_clock();
+	link_gate_close(&s->gate, NULL);
+	if (sandbox_restart(s, dir, e) == 0)
+		return 0;
+	s->waking = false;
+	return -1;
+}
+
+void sandbox_not_woken(struct sandbox *s, const struct err *why)
+{
+	s->waking = false;
+	s->failure = *why;
+	log_warn("sandbox", s->id, "does not wake up: %s", why->msg);
+	sandbox_stop_vm(s);
+	sandbox_tell_waiters(s);
+	sandbox_tell(s, SANDGATE__CANCEL_REASON__CANCEL_NONE);
+}
