@@ -275,10 +275,22 @@ START_TEST(the_first_answer_comes_in_one_write)
 END_TEST
 
 /* As many silent sessions as may be, of which the next connection would close some. */
-static void connect_silent(struct host *h[SESSIONS_UNOPENED_MAX])
+#define SILENT SESSIONS_UNOPENED_MAX
+
+static void connect_all(struct host **h, int count)
 {
-	for (int i = 0; i < SESSIONS_UNOPENED_MAX; i++)
+	for (int i = 0; i < count; i++)
 		h[i] = host_connect();
+}
+
+static void close_all(struct host **h, int count)
+{
+	for (int i = 0; i < count; i++)
+		host_close(h[i]);
+}
+
+static void let_them_age(void)
+{
 	turn_for((SESSION_YOUNG_MS + 100) / 1000.0);
 }
 
@@ -290,35 +302,39 @@ static void send_ping(struct host *h)
 
 START_TEST(of_too_many_silent_sessions_the_oldest_is_closed)
 {
-	struct host *h[SESSIONS_UNOPENED_MAX];
-	connect_silent(h);
-	host_connect();
+	struct host *h[SILENT + 1];
+	connect_all(h, SILENT);
+	let_them_age();
+	connect_all(h + SILENT, 1);
 	ck_assert(host_next(h[0]) == NULL);
 	send_ping(h[1]);
 	host_expect_only(h[1], SANDGATE__GUEST_FRAME__BODY_OPENED);
+	close_all(h, SILENT + 1);
 }
 END_TEST
 
 START_TEST(a_silent_session_whose_open_has_arrived_is_spared)
 {
-	struct host *h[SESSIONS_UNOPENED_MAX];
-	connect_silent(h);
+	struct host *h[SILENT + 1];
+	connect_all(h, SILENT);
+	let_them_age();
 	send_ping(h[0]);
-	host_connect();
+	connect_all(h + SILENT, 1);
 	host_expect_only(h[0], SANDGATE__GUEST_FRAME__BODY_OPENED);
 	ck_assert(host_next(h[1]) == NULL);
+	close_all(h, SILENT + 1);
 }
 END_TEST
 
 START_TEST(of_a_burst_of_sessions_none_is_closed)
 {
-	struct host *h[2 * SESSIONS_UNOPENED_MAX];
-	for (int i = 0; i < 2 * SESSIONS_UNOPENED_MAX; i++)
-		h[i] = host_connect();
-	for (int i = 0; i < 2 * SESSIONS_UNOPENED_MAX; i++) {
+	struct host *h[2 * SILENT];
+	connect_all(h, 2 * SILENT);
+	for (int i = 0; i < 2 * SILENT; i++) {
 		send_ping(h[i]);
 		host_expect_only(h[i], SANDGATE__GUEST_FRAME__BODY_OPENED);
 	}
+	close_all(h, 2 * SILENT);
 }
 END_TEST
 
