@@ -31,6 +31,7 @@ static void fill(struct err *e, enum err_code code, const char *field, int errnu
 	if (e == NULL)
 		return;
 	e->code = code;
+	e->limit = 0;
 	snprintf(e->field, sizeof(e->field), "%s", field);
 	int n = vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
 	if (errnum != 0 && n >= 0 && (size_t)n < sizeof(e->msg))
@@ -52,6 +53,18 @@ int err_field(struct err *e, enum err_code code, const char *field, const char *
 	va_start(ap, fmt);
 	fill(e, code, field, 0, fmt, ap);
 	va_end(ap);
+	return -1;
+}
+
+int err_limit(struct err *e, enum err_code code, const char *field, uint64_t limit,
+              const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	fill(e, code, field, 0, fmt, ap);
+	va_end(ap);
+	if (e != NULL)
+		e->limit = limit;
 	return -1;
 }
 

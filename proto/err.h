@@ -64,6 +64,7 @@ enum err_code {
 struct err {
 	enum err_code code;
 	char field[64]; /* the request field at fault, or "" */
+	uint64_t limit; /* the bound that was passed; 0: there is none */
 	char msg[160];  /* one English sentence, no secrets, no user data beyond short names */
 };
 
@@ -74,6 +75,10 @@ int err_set(struct err *e, enum err_code code, const char *fmt, ...)
 /* The same for a fault of one request field; `field` is copied. */
 int err_field(struct err *e, enum err_code code, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+
+/* The same for one that is past `limit`. */
+int err_limit(struct err *e, enum err_code code, const char *field, uint64_t limit,
+              const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
 /* Append ": <strerror(errnum)>" to a formatted message. */
 int err_errno(struct err *e, enum err_code code, int errnum, const char *fmt, ...)

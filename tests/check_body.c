@@ -112,6 +112,23 @@ static const struct {
     {"{\"name\":\"n\",\"inner\":{\"sizes\":1}}", ERR_INVALID_FIELD, "inner.sizes"},
 };
 
+START_TEST(the_bound_that_was_passed_is_told)
+{
+	static const struct {
+		const char *text;
+		uint64_t limit;
+	} cases[] = {{"{\"name\":\"n\",\"count\":0}", 1},
+	             {"{\"name\":\"n\",\"ratio\":1e12}", 10},
+	             {"{\"name\":\"n\",\"ratio\":0}", 0},
+	             {"{\"name\":1}", 0}};
+	struct outer o = {0};
+	struct err e;
+	const char *text = cases[_i].text;
+	ck_assert_ptr_null(body_parse(text, strlen(text), table, &o, &e));
+	ck_assert_uint_eq(e.limit, cases[_i].limit);
+}
+END_TEST
+
 START_TEST(a_fault_is_named_by_its_path)
 {
 	struct outer o = {0};
@@ -290,6 +307,7 @@ int main(void)
 	TCase *t = tcase_create("body");
 	tcase_add_test(t, every_type_is_read);
 	tcase_add_test(t, null_is_absent_and_an_alias_is_the_field);
+	tcase_add_loop_test(t, the_bound_that_was_passed_is_told, 0, 4);
 	tcase_add_loop_test(t, a_fault_is_named_by_its_path, 0,
 	                    sizeof(refused) / sizeof(refused[0]));
 	tcase_add_test(t, units_become_those_of_the_wire);

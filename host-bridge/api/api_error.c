@@ -26,7 +26,7 @@ void api_error_members(struct json_out *out, const char *request_id, const struc
 	json_out_bool(out, "retryable", d->retry_known ? d->retry : err_retryable(e->code));
 	json_out_object(out, "details");
 	json_out_string(out, "field", or_null(e->field));
-	number(out, "limit", d->has_limit, d->limit);
+	number(out, "limit", d->has_limit || e->limit > 0, d->has_limit ? d->limit : e->limit);
 	json_out_string(out, "started", d->started);
 	json_out_string(out, "exec_id", or_null(d->exec_id));
 	json_out_string(out, "status", d->status);

@@ -19,7 +19,7 @@ struct api_details {
 	const char *exec_id;
 	const char *status;      /* the sandbox's */
 	bool has_limit;          /* whether the next is known */
-	uint64_t limit;          /* the bound that was passed, or the right offset */
+	uint64_t limit;          /* the right offset; else the error's own limit is told */
 	int retry_after;         /* seconds; also sent as Retry-After; 0: none */
 	bool retry_known, retry; /* retryable, where the code alone does not tell */
 	const struct result_partial *partial; /* output of an exec whose end is not known */

@@ -33,12 +33,16 @@ static int read_str(const struct place *at, const struct body_field *f, const js
 	return 0;
 }
 
-static int out_of_range(const struct place *at, const struct body_field *f, struct err *e)
+static int out_of_range(const struct place *at, const struct body_field *f, double n,
+                        struct err *e)
 {
 	char what[96];
+	double bound = n > f->max ? f->max : f->min;
 	snprintf(what, sizeof(what), "must be %s %.15g and at most %.15g",
 	         f->above ? "above" : "at least", f->min, f->max);
-	return bad(at, f->name, e, what);
+	bad(at, f->name, e, what);
+	e->limit = bound >= 1 ? (uint64_t)bound : 0;
+	return -1;
 }
 
 static int read_num(const struct place *at, const struct body_field *f, const json_t *v,
@@ -48,7 +52,7 @@ static int read_num(const struct place *at, const struct body_field *f, const js
 		return bad(at, f->name, e, "must be a number");
 	double n = json_number_value(v);
 	if (!(n >= f->min && n <= f->max) || (f->above && n <= f->min))
-		return out_of_range(at, f, e);
+		return out_of_range(at, f, n, e);
 	*(struct body_num *)out = (struct body_num){true, n};
 	return 0;
 }
@@ -60,7 +64,7 @@ static int read_int(const struct place *at, const struct body_field *f, const js
 		return bad(at, f->name, e, "must be an integer");
 	int64_t n = json_integer_value(v);
 	if ((double)n < f->min || (double)n > f->max)
-		return out_of_range(at, f, e);
+		return out_of_range(at, f, (double)n, e);
 	*(struct body_int *)out = (struct body_int){true, n};
 	return 0;
 }

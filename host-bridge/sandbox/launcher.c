@@ -83,6 +83,12 @@ int launcher_capacity(const struct launcher *l, unsigned memory_mib,
 	unsigned long long total = launcher_host_memory(), free_now = meminfo("MemAvailable");
 	if (!l->takes_memory || total == 0)
 		return 0;
+	if (need + HOST_RESERVE_MIB > total) {
+		unsigned spare = HOST_RESERVE_MIB + VM_OVERHEAD_MIB;
+		unsigned long long most = total > spare ? total - spare : 0;
+		return err_limit(e, ERR_LIMIT_UNSUPPORTED, "resources.memory_mib", most,
+		                 "a sandbox can have at most %llu MiB on this host", most);
+	}
 	if (committed_mib + need + HOST_RESERVE_MIB > total || need > free_now)
 		return err_set(e, ERR_CAPACITY, "this host has no room for %u MiB more",
 		               memory_mib);

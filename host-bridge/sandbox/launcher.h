@@ -52,7 +52,8 @@ const struct launcher *launcher_find(const char *name);
 /* By name, or the strongest that works here for "auto". NULL with ERR_LAUNCHER_FAILED. */
 const struct launcher *launcher_choose(const char *name, const struct launcher_host *host,
                                        struct err *e);
-/* ERR_CAPACITY unless `memory_mib` more fits beside the `committed_mib` of living guests. */
+/* ERR_CAPACITY unless `memory_mib` more fits beside the `committed_mib` of living guests;
+ * ERR_LIMIT_UNSUPPORTED when this host could not have that much if it were empty. */
 int launcher_capacity(const struct launcher *l, unsigned memory_mib,
                       unsigned long long committed_mib, struct err *e);
 /* This host's memory, in MiB; 0 when it cannot be told. */

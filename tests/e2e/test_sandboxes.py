@@ -1,4 +1,5 @@
 """Sandboxes: create, list, patch, expiry, deletion, workspaces, events of their life."""
+import os
 import subprocess
 import time
 
@@ -46,6 +47,29 @@ def test_bad_create(local_bridge, body, code, field):
     assert reply.code == code, reply.body
     if field:
         assert reply.error["details"]["field"].startswith(field)
+
+
+@pytest.mark.parametrize("field,value,limit,status", [
+    ("vcpus", 65, 64, 400), ("memory_mib", 1, 64, 400), ("memory_mib", 1 << 21, 1 << 20, 400),
+    ("vcpus", 64, os.cpu_count(), 422), ("memory_mib", 1 << 20, None, 422)])
+def test_what_this_host_can_never_give_is_not_retryable(bridge, field, value, limit, status):
+    reply = bridge.client.post("/v1/sandboxes",
+                               {"template": "base", "resources": {field: value}})
+    code = {400: "request.invalid_field", 422: "limit.unsupported"}[status]
+    assert (reply.status, reply.code) == (status, code), reply.body
+    details = reply.error["details"]
+    assert details["field"] == f"resources.{field}" and reply.error["retryable"] is False
+    assert details["limit"] == limit or limit is None and 64 <= details["limit"] < value
+
+
+def test_a_bridge_that_only_attaches_says_so(farm):
+    bridge = farm.new("local", "--launcher", "attach").start()
+    try:
+        reply = bridge.client.post("/v1/sandboxes", {"template": "base"})
+        assert (reply.status, reply.code) == (400, "request.invalid_field"), reply.body
+        assert "attach" in reply.error["message"] and reply.error["retryable"] is False
+    finally:
+        bridge.stop()
 
 
 def test_idle_sandbox_expires(local_bridge):
