@@ -162,6 +162,15 @@ static void flush_links(struct bridge *b)
 	ev_timer_stop(b->api.loop, &b->drain);
 }
 
+static void tell_what_stays(const struct api *api)
+{
+	size_t n = sandbox_count(api->sandboxes, NULL);
+	if (n > 0)
+		log_info("bridge", NULL,
+		         "sandboxes that go on: %zu; the next bridge on %s takes them over", n,
+		         api->settings->state_dir);
+}
+
 static void close_parts(struct bridge *b)
 {
 	struct api *api = &b->api;
@@ -191,6 +200,7 @@ int bridge_serve(const struct settings *c)
 		fatal("bridge", "%s", e.msg);
 	watch_signals(&b);
 	ev_run(b.api.loop, 0);
+	tell_what_stays(&b.api);
 	close_parts(&b);
 	log_info("bridge", NULL, "ended");
 	return 0;

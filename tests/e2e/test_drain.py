@@ -113,3 +113,16 @@ def test_second_bridge_on_the_same_state_is_refused(own_bridge):
                             env=bridge.environment(), capture_output=True)
     assert second.returncode != 0
     assert bridge.client.get("/healthz").status == 200
+
+
+def test_what_goes_on_after_the_bridge_is_told(farm):
+    bridge = farm.new("local").start()
+    sandbox = bridge.client.create()
+    bridge.terminate()
+    assert bridge.process.wait(10) == 0
+    assert f"go on: 1; the next bridge on {bridge.state} takes them over" in \
+        bridge.log.read_text()
+    bridge.start()
+    assert Sandbox(bridge.client, sandbox.info).out("echo here") == "here\n"
+    bridge.stop()
+    assert bridge.log.read_text().count("go on:") == 1
