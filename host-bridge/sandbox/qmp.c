@@ -176,6 +176,12 @@ static int is_awaited(const struct qmp_step *step, const char *event, const json
 	return status == NULL || strcmp(status, "completed") == 0;
 }
 
+static bool is_absent(const json_t *error)
+{
+	const char *class = json_string_value(json_object_get(error, "class"));
+	return class != NULL && strcmp(class, "DeviceNotFound") == 0;
+}
+
 /* One message. False when `q` is gone. */
 static bool on_message(struct qmp *q, const json_t *m)
 {
@@ -183,13 +189,14 @@ static bool on_message(struct qmp *q, const json_t *m)
 	const char *event = json_string_value(json_object_get(m, "event"));
 	const json_t *error = json_object_get(m, "error");
 
-	if (error != NULL) {
+	if (error != NULL && !step->may_fail) {
 		const char *why = json_string_value(json_object_get(error, "desc"));
 		fail(q, "refuses: ", why != NULL ? why : "no reason given");
 		return false;
 	}
-	if (json_object_get(m, "return") != NULL)
+	if (json_object_get(m, "return") != NULL || error != NULL)
 		q->answered = true;
+	q->told |= is_absent(error);
 	if (event != NULL) {
 		int awaited = is_awaited(step, event, json_object_get(m, "data"));
 		if (awaited < 0) {

@@ -23,7 +23,9 @@ struct qmp_step {
 	json_t *command;   /* {"execute": …}; owned */
 	const char *event; /* literal; or NULL */
 	const char *device;
-	int fd; /* sent along with it, owned; -1: none */
+	int fd;        /* sent along with it, owned; -1: none */
+	bool may_fail; /* an error is an answer like any other; the event is still due, unless
+	                * there is no such device */
 };
 
 struct qmp_script {

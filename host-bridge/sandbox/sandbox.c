@@ -259,7 +259,7 @@ void sandbox_running(struct sandbox *s)
 {
 	struct err e = {0};
 	s->status = SANDBOX_RUNNING;
-	s->waking = false;
+	s->waking = s->recovers = false;
 	link_gate_open(&s->gate);
 	drop_source(s);
 	sandbox_touch(s);

@@ -52,6 +52,8 @@ static void settle_adopted(struct sandbox *s)
 		sandbox_update_timer(s);
 		if (s->status == SANDBOX_PAUSED)
 			link_gate_close(&s->gate, NULL);
+		else if (s->frozen)
+			sandbox_recover(s);
 		else
 			sandbox_want_spare(s, SPARE_DELAY_MS);
 		return;

@@ -75,10 +75,11 @@ void sandbox_answered(struct sandbox *s)
 {
 	struct err e = {0};
 	struct freeze_target t = target(s);
-	if (s->waking || s->restored) {
+	bool same = s->waking || s->recovers;
+	if (same || s->restored) {
 		s->freeze = freeze_renew(&t,
-		                         s->waking ? SANDGATE__RESUME_ROLE__RESUME_SAME
-		                                   : SANDGATE__RESUME_ROLE__RESUME_CLONE,
+		                         same ? SANDGATE__RESUME_ROLE__RESUME_SAME
+		                              : SANDGATE__RESUME_ROLE__RESUME_CLONE,
 		                         on_renewed, s, &e);
 		if (s->freeze == NULL)
 			sandbox_failed(s, &e);
@@ -99,6 +100,13 @@ struct sandbox_turn {
 	void *arg;
 	enum sandbox_status to; /* pause and resume */
 };
+
+void sandbox_change_forget(struct sandbox *s)
+{
+	free(s->change);
+	s->change = NULL;
+	s->frozen = false;
+}
 
 int sandbox_change_begin(struct sandbox *s, enum sandbox_status from, sandbox_changed *on_done,
                          void *arg, struct err *e)
@@ -123,19 +131,20 @@ int sandbox_change_begin(struct sandbox *s, enum sandbox_status from, sandbox_ch
 	c->on_done = on_done;
 	c->arg = arg;
 	s->change = c;
-	return 0;
-}
-
-void sandbox_change_forget(struct sandbox *s)
-{
-	free(s->change);
-	s->change = NULL;
+	s->frozen = true;
+	if (sandbox_save(s, e) == 0)
+		return 0;
+	sandbox_change_forget(s);
+	return -1;
 }
 
 void sandbox_change_done(struct sandbox *s, struct snapshot *n, const struct err *e)
 {
 	struct sandbox_turn c = *s->change;
+	struct err ignored = {0};
 	sandbox_change_forget(s);
+	if (!s->deleted)
+		sandbox_save(s, &ignored); /* not frozen any more; if it stays, no harm is done */
 	c.on_done(s, n, e, c.arg);
 }
 
@@ -172,6 +181,27 @@ void sandbox_change_cancel(struct sandbox *s)
 	if (s->deleted)
 		err_set(&e, ERR_SANDBOX_GONE, "the sandbox was deleted");
 	sandbox_change_done(s, NULL, &e);
+}
+
+/* ---- what an earlier bridge left frozen ---- */
+
+static void on_recovered(const struct err *e, void *arg)
+{
+	struct sandbox *s = arg;
+	if (e != NULL)
+		sandbox_failed(s, e);
+	else
+		sandbox_ask_agent(
+		    s); /* it may wait for Resume, or not have heard of anything */
+}
+
+void sandbox_recover(struct sandbox *s)
+{
+	struct err e = {0};
+	s->recovers = true;
+	link_gate_close(&s->gate, NULL);
+	if (vm_ask(s->vm, VM_RECOVER, NULL, on_recovered, s, &e) < 0)
+		sandbox_failed(s, &e);
 }
 
 /* ---- snapshots ---- */

@@ -40,9 +40,12 @@ static void on_info(struct link *l, const Sandgate__GuestFrame *f, void *owner)
 		sandbox_failed(s, &e);
 		return;
 	}
+	json_decref(s->agent);
 	s->agent = agent_json(f->info);
-	s->launch_ms = (unsigned)((s->up - s->born) * 1e3);
-	s->agent_ms = (unsigned)((sandbox_clock() - s->up) * 1e3);
+	if (!s->recovers) {
+		s->launch_ms = (unsigned)((s->up - s->born) * 1e3);
+		s->agent_ms = (unsigned)((sandbox_clock() - s->up) * 1e3);
+	}
 	s->generation = f->info->generation;
 	sandbox_answered(s);
 }

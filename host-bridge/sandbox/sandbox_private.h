@@ -58,6 +58,8 @@ struct sandbox {
 	char baked[PATH_MAX]; /* its template's snapshot: it was restored from it, or is to make
 	                         it once it has booted; or "" */
 	bool restored, baking, waking;
+	bool frozen; /* its VM may be stopped, its agent prepared: the next bridge mends that */
+	bool recovers;               /* this one does */
 	struct snapshot *source;     /* creating: what it is restored from, held */
 	struct sandbox_turn *change; /* asked for and not done: snapshot, pause, resume */
 	struct freeze *freeze; /* its state is being saved, or it becomes one of its own */

@@ -56,6 +56,9 @@ struct freeze *sandbox_freeze_for_good(struct sandbox *s, const char *dir,
                                                        void *arg),
                                        struct err *e);
 
+/* The bridge before was about to save or pause it: let it go on, and its agent. */
+void sandbox_recover(struct sandbox *s);
+
 /* sandbox_hibernate.c */
 void sandbox_asleep(struct sandbox *s); /* hibernated, and its VM is gone */
 void sandbox_not_woken(struct sandbox *s, const struct err *why);

@@ -51,10 +51,11 @@ static char *state_text(const struct sandbox *s)
 {
 	if (s->vm == NULL && s->status != SANDBOX_HIBERNATED)
 		return strdup("");
-	json_t *state = json_pack(
-	    "{s:o*, s:s, s:b, s:i, s:i, s:O?}", "vm", s->vm != NULL ? vm_state(s->vm) : NULL,
-	    "isolation", s->isolation, "restored", s->restored, "launch_ms", (int)s->launch_ms,
-	    "agent_ms", (int)s->agent_ms, "agent", s->agent);
+	json_t *state =
+	    json_pack("{s:o*, s:s, s:b, s:b, s:i, s:i, s:O?}", "vm",
+	              s->vm != NULL ? vm_state(s->vm) : NULL, "isolation", s->isolation,
+	              "restored", s->restored, "frozen", s->frozen, "launch_ms",
+	              (int)s->launch_ms, "agent_ms", (int)s->agent_ms, "agent", s->agent);
 	char *text = json_dumps(state, JSON_COMPACT);
 	json_decref(state);
 	return text;
@@ -159,6 +160,7 @@ struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row 
 	s->spec.attach = s->launcher->external;
 	s->isolation = load_isolation(state);
 	s->restored = json_is_true(json_object_get(state, "restored"));
+	s->frozen = json_is_true(json_object_get(state, "frozen"));
 	s->launch_ms = (unsigned)json_integer_value(json_object_get(state, "launch_ms"));
 	s->agent_ms = (unsigned)json_integer_value(json_object_get(state, "agent_ms"));
 	s->agent = json_is_object(agent) ? json_deep_copy(agent) : NULL;

@@ -34,6 +34,7 @@ struct vm_plan {
 	char memory[PATH_MAX];    /* a file to make for its RAM, and to remove; or "" */
 	unsigned memory_mib;
 	char restore[PATH_MAX];    /* a snapshot to load, once the processes run; or "" */
+	struct vmm_boot boot;      /* else what `vmm` is to boot, if it has to be told */
 	const struct vmm_ops *vmm; /* NULL: it can be asked nothing */
 };
 
@@ -66,7 +67,7 @@ void vm_booted(struct vm *vm);
 /* Ask its VMM, one thing at a time; a plan without `vmm` must not be asked. -1 with `e` when
  * nothing was begun, else `on_done` once, never inside, err NULL on success; not when the VM is
  * stopped meanwhile. What the questions mean is in vmm.h; `snapshot` is for VM_SAVE. */
-enum vm_question { VM_SAVE, VM_GO_ON, VM_PAUSE, VM_RESUME };
+enum vm_question { VM_SAVE, VM_GO_ON, VM_RECOVER, VM_PAUSE, VM_RESUME };
 int vm_ask(struct vm *vm, enum vm_question what, const char *snapshot,
            void (*on_done)(const struct err *e, void *arg), void *arg, struct err *e);
 

@@ -20,7 +20,13 @@ static void on_called(const struct err *e, void *arg)
 static int begin(struct vm *vm, vmm_begin *what, const char *snapshot,
                  void (*on_done)(const struct err *e, void *arg), void *arg, struct err *e)
 {
-	struct vmm_target t = {.loop = vm->loop, .dir = vm->dir, .memory = vm->plan.memory};
+	struct vmm_target t = {
+	    .loop = vm->loop,
+	    .dir = vm->dir,
+	    .memory = vm->plan.memory,
+	    .socket = vm->plan.endpoint.path,
+	    .boot = &vm->plan.boot,
+	};
 	if (vm->call != NULL || vm->stopping || vm->down)
 		return err_set(e, ERR_INVALID_STATE, "the VM is busy");
 	vm->on_called = on_done;
@@ -29,7 +35,7 @@ static int begin(struct vm *vm, vmm_begin *what, const char *snapshot,
 	return vm->call != NULL ? 0 : -1;
 }
 
-static void on_loaded(const struct err *e, void *arg)
+static void on_alive(const struct err *e, void *arg)
 {
 	struct vm *vm = arg;
 	if (e != NULL)
@@ -38,11 +44,19 @@ static void on_loaded(const struct err *e, void *arg)
 		vm_up(vm);
 }
 
-void vm_load(struct vm *vm)
+void vm_enliven(struct vm *vm)
 {
+	const struct vmm_ops *ops = vm->plan.vmm;
 	struct err e = {0};
-	if (begin(vm, vm->plan.vmm->load, vm->plan.restore, on_loaded, vm, &e) < 0)
-		vm_down(vm, e.msg);
+	if (vm->plan.restore[0] != '\0') {
+		if (begin(vm, ops->load, vm->plan.restore, on_alive, vm, &e) < 0)
+			vm_down(vm, e.msg);
+	} else if (ops != NULL && ops->boot != NULL) {
+		if (begin(vm, ops->boot, NULL, on_alive, vm, &e) < 0)
+			vm_down(vm, e.msg);
+	} else {
+		vm_up(vm);
+	}
 }
 
 int vm_ask(struct vm *vm, enum vm_question what, const char *snapshot,
@@ -52,6 +66,7 @@ int vm_ask(struct vm *vm, enum vm_question what, const char *snapshot,
 	vmm_begin *const begins[] = {
 	    [VM_SAVE] = ops->save,
 	    [VM_GO_ON] = ops->go_on,
+	    [VM_RECOVER] = ops->recover,
 	    [VM_PAUSE] = ops->pause,
 	    [VM_RESUME] = ops->resume,
 	};

@@ -10,6 +10,7 @@
 #define SANDGATE_VMM_H
 
 #include <ev.h>
+#include <limits.h>
 
 #include "proto/err.h"
 
@@ -19,9 +20,18 @@
 /* A call in progress. */
 struct vmm_call;
 
+/* What a guest boots from, for a VMM that is told after it has started. */
+struct vmm_boot {
+	char kernel[PATH_MAX], initrd[PATH_MAX];
+	unsigned vcpus, memory_mib;
+};
+
+/* Valid during the call that begins something. */
 struct vmm_target {
 	struct ev_loop *loop;
 	const char *dir, *memory; /* the VM's directory; the file that is its RAM */
+	const char *socket;       /* where its agent is reached */
+	const struct vmm_boot *boot;
 };
 
 /* `on_done` once, never from inside: err NULL on success. NULL with `e`: nothing was begun. */
@@ -30,6 +40,9 @@ typedef struct vmm_call *vmm_begin(const struct vmm_target *t, const char *snaps
                                    struct err *e);
 
 struct vmm_ops {
+	/* Its processes have just started, and wait: boot the guest. `snapshot`: NULL. A VMM
+	 * whose processes alone bring the guest to life has none. */
+	vmm_begin *boot;
 	/* Its processes have just started, told to wait: bring back what `snapshot` holds, and
 	 * let the guest run. */
 	vmm_begin *load;
@@ -38,12 +51,14 @@ struct vmm_ops {
 	vmm_begin *save;
 	/* After save, whether it succeeded or not: let the guest go on. `snapshot`: NULL. */
 	vmm_begin *go_on;
+	/* A bridge has died in the middle of one of these: let the guest go on, wherever it is. */
+	vmm_begin *recover;
 	/* Stop the guest's CPUs; let them run again. `snapshot`: NULL. */
 	vmm_begin *pause, *resume;
 	/* Break a call off; on_done is not called. What the VM is then nobody knows. */
 	void (*cancel)(struct vmm_call *c);
 };
 
-extern const struct vmm_ops vmm_qemu;
+extern const struct vmm_ops vmm_firecracker, vmm_qemu;
 
 #endif

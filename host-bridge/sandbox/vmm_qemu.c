@@ -248,7 +248,26 @@ static struct vmm_call *go_on(const struct vmm_target *t, const char *snapshot,
 	struct qmp_script s = {0};
 	(void)snapshot;
 	add_plug(&s);
+	for (unsigned i = 0; i < s.count; i++)
+		s.steps[i].may_fail = true; /* saving has failed before the unplugging */
 	qmp_add(&s, "cont", NULL);
+	return run_alone(t, &s, on_done, arg, e);
+}
+
+/* Wherever that was cut off: it may be writing, or unplugging, or have done either. A guest
+ * that runs lets go of the device; then all is as after a save. */
+static struct vmm_call *recover(const struct vmm_target *t, const char *snapshot,
+                                void (*on_done)(const struct err *e, void *arg), void *arg,
+                                struct err *e)
+{
+	struct qmp_script s = {0};
+	(void)snapshot;
+	qmp_add(&s, "migrate_cancel", NULL);
+	qmp_add(&s, "cont", NULL);
+	add_unplug(&s);
+	for (unsigned i = 0; i < s.count; i++)
+		s.steps[i].may_fail = true;
+	add_plug(&s);
 	return run_alone(t, &s, on_done, arg, e);
 }
 
@@ -276,6 +295,7 @@ const struct vmm_ops vmm_qemu = {
     .load = load,
     .save = save,
     .go_on = go_on,
+    .recover = recover,
     .pause = stop,
     .resume = cont,
     .cancel = cancel,

@@ -239,3 +239,35 @@ def test_a_restarted_bridge_knows_its_snapshots_and_its_paused_sandboxes(farm):
         for item in bridge.client.get("/v1/sandboxes").json["items"]:
             bridge.client.delete(f"/v1/sandboxes/{item['id']}", timeout=60)
         bridge.stop()
+
+
+@pytest.mark.parametrize("action", ["snapshots", "pause", "hibernate", "fork"])
+def test_a_bridge_killed_while_it_saves_loses_nothing_that_runs(farm, action):
+    """At moments spread over the whole of it: the next bridge lets the guest go on."""
+    bridge = farm.new("qemu").start()
+    try:
+        box = bridge.client.create(ttl_seconds=600)
+        box.start("i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done", exec_id="counter",
+                  timeout_seconds=None)
+        for delay in (0.0, 0.01, 0.03, 0.06, 0.1, 0.16, 0.25, 0.4):
+            connection = box.client.send("POST", f"{box.path}/{action}", {})
+            time.sleep(delay)  # the moment of the fault, not a wait for anything
+            bridge.process.kill()
+            bridge.process.wait()
+            connection.close()
+            bridge.start()
+            box = Sandbox(bridge.client, {"id": box.id})
+            if box.status() == "paused":
+                assert box.client.post(box.path + "/resume").status == 200
+            assert box.out("echo ok", timeout=60) == "ok\n", delay
+            assert box.state("counter")["state"] == "running"
+            for snap in bridge.client.get("/v1/snapshots").json["items"]:
+                clone = restore(bridge.client, snap)
+                assert clone.out("echo ok") == "ok\n"
+                clone.delete()
+                forget(bridge.client, snap)
+            until(lambda: not list(bridge.state.glob("snapshots/*")), 10)
+    finally:
+        for item in bridge.client.get("/v1/sandboxes").json["items"]:
+            bridge.client.delete(f"/v1/sandboxes/{item['id']}", timeout=60)
+        bridge.stop()
