@@ -322,6 +322,7 @@ fail:
 
 void exec_destroy(struct exec *x)
 {
+	ev_timer_stop(x->env->loop, &x->link_lost);
 	if (x->leaf != NULL)
 		cgroup_leaf_retire(x->leaf, x->killed);
 	if (x->leader.fd >= 0) {

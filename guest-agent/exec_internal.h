@@ -31,11 +31,11 @@ struct exec {
 	size_t owed[RING_STREAMS]; /* in the pipe when the leader ended: read whatever the
 	                              window */
 
-	ev_timer deadline; /* the timeout */
-	ev_timer phase;    /* STARTING: the spawn's deadline; DRAINING: silence */
-	ev_timer kill;     /* from SIGTERM to the kill, then from kill to kill */
-	ev_timer cpu;      /* next look at the CPU time */
-	ev_timer link_lost;
+	ev_timer deadline;  /* the timeout */
+	ev_timer phase;     /* STARTING: the spawn's deadline; DRAINING: silence */
+	ev_timer kill;      /* from SIGTERM to the kill, then from kill to kill */
+	ev_timer cpu;       /* next look at the CPU time */
+	ev_timer link_lost; /* also once it is finished: what is held for the owner goes */
 
 	/* facts */
 	bool spawned, spawn_failed, reaped, drain_over, killed, kill_over, leaf_empty,
@@ -90,8 +90,8 @@ void exec_fill_result(struct exec *x, bool leftovers); /* whether any are in the
 
 /* exec_stop.c */
 void exec_stop_init(struct exec *x);
-void exec_stop_timers(struct exec *x);
-void exec_arm_limits(struct exec *x); /* once the process runs */
+void exec_stop_timers(struct exec *x); /* all but link_lost */
+void exec_arm_limits(struct exec *x);  /* once the process runs */
 void exec_end(struct exec *x, enum verdict_cause cause, Sandgate__CancelReason reason,
               uint64_t grace_ms);
 void exec_kill(struct exec *x); /* the leaf and the leader, again until CLEARING is over */

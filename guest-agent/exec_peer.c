@@ -32,7 +32,7 @@ static void repin(struct exec *x)
 
 static void await_owner(struct exec *x)
 {
-	if (!x->awaited || x->env->suspended || x->state == EXEC_FINISHED)
+	if (!x->awaited || x->env->suspended)
 		return;
 	ev_timer_set(&x->link_lost, (double)x->req.link_grace_ms / 1000.0, 0);
 	ev_timer_start(x->env->loop, &x->link_lost);

@@ -185,6 +185,8 @@ static bool survives_its_owner(const struct exec *x)
 void exec_disown(struct exec *x, Sandgate__CancelReason reason)
 {
 	exec_give_up_owner(x);
+	if (x->state == EXEC_FINISHED)
+		return;
 	if (survives_its_owner(x))
 		x->detached = true;
 	else
@@ -231,7 +233,6 @@ void exec_stop_timers(struct exec *x)
 	ev_timer_stop(x->env->loop, &x->phase);
 	ev_timer_stop(x->env->loop, &x->kill);
 	ev_timer_stop(x->env->loop, &x->cpu);
-	ev_timer_stop(x->env->loop, &x->link_lost);
 }
 
 void exec_cancel(struct exec *x, Sandgate__CancelReason reason, const uint64_t *grace_ms)

@@ -404,6 +404,8 @@ void exec_table_suspend(struct exec_table *t)
 	t->env.suspended = true;
 	TAILQ_FOREACH (n, &t->running, in_list)
 		exec_suspend(n->exec);
+	TAILQ_FOREACH (n, &t->finished, in_list)
+		exec_suspend(n->exec);
 }
 
 static void become_clone(struct exec_table *t)
@@ -429,6 +431,8 @@ void exec_table_resume(struct exec_table *t, bool clone)
 	if (clone)
 		become_clone(t);
 	TAILQ_FOREACH (n, &t->running, in_list)
+		exec_resume(n->exec);
+	TAILQ_FOREACH (n, &t->finished, in_list)
 		exec_resume(n->exec);
 }
 

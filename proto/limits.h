@@ -68,7 +68,7 @@
 
 /* ---- Prepare and Resume ---- */
 
-/* A session that Prepare ended is closed when it takes no byte for so long (ms). */
+/* A session whose host has not taken its last frames is closed so long after Prepare (ms). */
 #define SUSPEND_LINGER_MS 1000
 
 /* Prepare waits so long for sync(2): a snapshot holds what is not written yet, too (s). */

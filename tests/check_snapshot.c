@@ -1,6 +1,8 @@
 /* Prepare and Resume as a host sees them: what is refused, what execs and their sessions go
  * through, and what becomes of a clone. What is done to a machine is check_renew.c's. */
+#include <sched.h>
 #include <stdio.h>
+#include <sys/mount.h>
 #include <time.h>
 
 #include "tests/agent_fixture.h"
@@ -107,6 +109,13 @@ static struct host *attach(const char *id, uint64_t offset)
 	return h;
 }
 
+static struct transcript finish(struct host *h, uint64_t from)
+{
+	struct transcript t = host_read_all(h, from);
+	host_close(h);
+	return t;
+}
+
 static struct exec *find(const char *id)
 {
 	struct err e = {0};
@@ -173,7 +182,7 @@ START_TEST(a_prepared_agent_takes_no_work_and_answers_questions)
 	host_close(h);
 	prepare();
 	resume_same();
-	struct transcript t = host_read_all(start(&m), 0);
+	struct transcript t = finish(start(&m), 0);
 	ck_assert_str_eq(t.out[0], "a\n");
 	transcript_free(&t);
 }
@@ -194,7 +203,9 @@ START_TEST(no_session_outlives_prepare)
 	Sandgate__GuestFrame *g = host_expect(h, SANDGATE__GUEST_FRAME__BODY_METRICS);
 	ck_assert_uint_eq(g->metrics->sessions, 1);
 	host_free(g);
+	host_close(h);
 	ck_assert(host_next(sessions[0]) == NULL);
+	host_close(sessions[0]);
 	for (size_t i = 1; i < sizeof(sessions) / sizeof(sessions[0]); i++)
 		ck_assert_uint_eq(read_suspended(sessions[i], 0, NULL), 0);
 }
@@ -213,7 +224,7 @@ START_TEST(an_agent_that_hears_nothing_goes_on)
 	turn_until(is_finished, find("a"));
 	ck_assert_int_eq(exec_result(find("a"))->cancel_reason,
 	                 SANDGATE__CANCEL_REASON__CANCEL_BRIDGE_LOST);
-	struct transcript t = host_read_all(start(&after), 0);
+	struct transcript t = finish(start(&after), 0);
 	ck_assert_str_eq(t.out[0], "b\n");
 	transcript_free(&t);
 	resume_clone(); /* it is still to be told what it is */
@@ -268,7 +279,7 @@ START_TEST(output_goes_on_where_it_was_suspended)
 		len += g->output->data.len;
 		host_free(g);
 	}
-	struct transcript t = host_read_all(h, len);
+	struct transcript t = finish(h, len);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
 	ck_assert_uint_eq(t.gaps, 0);
 	ck_assert_uint_eq(t.end, TOTAL);
@@ -300,7 +311,7 @@ START_TEST(a_host_that_reads_nothing_delays_prepare_but_loses_nothing)
 			got += g->output->data.len;
 	host_close(h);
 	resume_same();
-	struct transcript t = host_read_all(attach("a", got), got);
+	struct transcript t = finish(attach("a", got), got);
 	ck_assert_uint_eq(t.end, TOTAL);
 	ck_assert_uint_eq(t.gaps, 0);
 	transcript_free(&t);
@@ -335,7 +346,7 @@ START_TEST(a_suspended_exec_is_held_until_its_owner_comes)
 	resume_same();
 	turn_for(0.2);
 	ck_assert_uint_lt(ring_end(exec_ring(find("a"))), TOTAL);
-	struct transcript t = host_read_all(attach("a", 0), 0);
+	struct transcript t = finish(attach("a", 0), 0);
 	ck_assert_uint_eq(t.len[0], TOTAL);
 	ck_assert_uint_eq(t.gaps, 0);
 	transcript_free(&t);
@@ -380,10 +391,84 @@ START_TEST(a_leader_that_ends_meanwhile_has_its_output_and_result)
 	size_t len = read_suspended(h, 0, text);
 	turn_until(is_finished, find("a"));
 	resume_same();
-	struct transcript t = host_read_all(attach("a", len), len);
+	struct transcript t = finish(attach("a", len), len);
 	ck_assert_uint_eq(t.end, 8);
 	ck_assert_int_eq(t.result->exit_code, 3);
 	transcript_free(&t);
+}
+END_TEST
+
+/* What it did not read is no longer the agent's to keep. */
+START_TEST(what_is_held_of_a_finished_exec_goes_with_its_owners_time)
+{
+	Sandgate__Exec m = exec_message("a", "head -c 400000 /dev/zero; sleep 1.6");
+	Sandgate__Limits limits = SANDGATE__LIMITS__INIT;
+	Sandgate__Uint64Value little = SANDGATE__UINT64_VALUE__INIT;
+
+	little.value = 1000;
+	limits.output_bytes = &little;
+	m.limits = &limits;
+	m.link_grace_ms = 1000;
+	struct host *deaf = host_exec(&m);
+	turn_for(0.2);
+	prepare();
+	resume_same();
+	host_close(deaf);
+	turn_until(is_finished, find("a"));
+	ck_assert_int_eq(exec_result(find("a"))->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
+	turn_for(1.2);
+	while (ring_shed(exec_ring(find("a"))))
+		;
+	ck_assert_uint_eq(ring_memory(exec_ring(find("a"))), 0);
+}
+END_TEST
+
+/* The first to be suspended is the owner; who stands by has read on and needs less. */
+START_TEST(of_those_that_started_it_the_owner_is_what_it_is_held_for)
+{
+	enum { TOTAL = 1000000 };
+	Sandgate__Exec m = exec_message("a", "exec head -c 1000000 /dev/zero");
+	Sandgate__Limits limits = SANDGATE__LIMITS__INIT;
+	Sandgate__Uint64Value little = SANDGATE__UINT64_VALUE__INIT;
+	char *text = malloc(TOTAL);
+
+	little.value = 1000;
+	limits.output_bytes = &little;
+	m.limits = &limits;
+	struct host *owner = host_exec(&m);
+	turn_for(0.2);
+	struct host *other = attach("a", ring_end(exec_ring(find("a"))));
+	host_expect_only(other, SANDGATE__GUEST_FRAME__BODY_STARTED);
+	struct host *p = begin_prepare();
+	size_t got = read_suspended(owner, 0, text);
+	end_prepare(p);
+	host_close(other);
+	resume_same();
+	struct transcript t = finish(attach("a", got), got);
+	ck_assert_uint_eq(t.end, TOTAL);
+	ck_assert_uint_eq(t.gaps, 0);
+	transcript_free(&t);
+	free(text);
+}
+END_TEST
+
+/* Leftovers hold the pipe open: it is drained for a while as ever. */
+START_TEST(a_leader_that_leaves_others_behind_ends_meanwhile)
+{
+	Sandgate__Exec m = exec_message("a", "read go; sleep 0.2; echo x; sleep 60 & exit 4");
+	Sandgate__Stdin go = SANDGATE__STDIN__INIT;
+
+	m.stdin_open = true;
+	go.data = BYTES("\n");
+	struct host *h = start(&m);
+	host_send(h, SANDGATE__HOST_FRAME__BODY_STDIN, &go);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_STDIN_ACK);
+	prepare();
+	ck_assert_uint_eq(read_suspended(h, 0, NULL), 0);
+	turn_until(is_finished, find("a"));
+	resume_clone(); /* a result that nobody got is another guest's, too */
+	expect_refused(host_attach("a", SANDGATE__ROLE__ROLE_OUTPUT, 0), ERR_EXEC_NOT_FOUND,
+	               "exec_id");
 }
 END_TEST
 
@@ -398,7 +483,7 @@ START_TEST(a_deadline_runs_on_while_prepared)
 	read_suspended(h, 0, none);
 	turn_until(is_finished, find("a"));
 	resume_same();
-	struct transcript t = host_read_all(attach("a", 0), 0);
+	struct transcript t = finish(attach("a", 0), 0);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
 	transcript_free(&t);
 }
@@ -424,7 +509,7 @@ START_TEST(input_that_was_taken_is_acknowledged_first)
 	resume_same();
 	h = attach("a", 0);
 	host_send(h, SANDGATE__HOST_FRAME__BODY_CLOSE_STDIN, &end);
-	struct transcript t = host_read_all(h, 0);
+	struct transcript t = finish(h, 0);
 	ck_assert_int_eq(atoi(t.out[0]), LEN);
 	transcript_free(&t);
 	free(in.data.data);
@@ -551,7 +636,7 @@ START_TEST(a_clone_is_another_agent_with_another_environment)
 	ck_assert_uint_eq(after->info->generation, 2);
 	host_free(before);
 	host_free(after);
-	struct transcript t = host_read_all(start(&e), 0);
+	struct transcript t = finish(start(&e), 0);
 	ck_assert_str_eq(t.out[0], "clone yes\n");
 	transcript_free(&t);
 }
@@ -573,7 +658,7 @@ START_TEST(in_a_clone_foreground_execs_are_cancelled_and_others_run_on)
 	read_suspended(a, 0, none);
 	read_suspended(b, 0, none);
 	resume_clone();
-	struct transcript t = host_read_all(attach("fore", 0), 0);
+	struct transcript t = finish(attach("fore", 0), 0);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_CANCELLED);
 	ck_assert_int_eq(t.result->cancel_reason, SANDGATE__CANCEL_REASON__CANCEL_FORKED);
 	transcript_free(&t);
@@ -591,7 +676,7 @@ START_TEST(a_clone_knows_no_results_and_all_ids_are_free)
 	               gone = exec_message("gone", "echo y");
 	Sandgate__ForgetExec forget = SANDGATE__FORGET_EXEC__INIT;
 
-	struct transcript t = host_read_all(start(&done), 0);
+	struct transcript t = finish(start(&done), 0);
 	transcript_free(&t);
 	forget.exec_id = "gone";
 	struct host *h = open_session(SANDGATE__OPEN__OP_FORGET_EXEC, &forget);
@@ -601,12 +686,35 @@ START_TEST(a_clone_knows_no_results_and_all_ids_are_free)
 	resume_clone();
 	expect_refused(host_attach("done", SANDGATE__ROLE__ROLE_OUTPUT, 0), ERR_EXEC_NOT_FOUND,
 	               "exec_id");
-	t = host_read_all(host_exec(&done), 0);
+	t = finish(host_exec(&done), 0);
 	ck_assert(t.started && !t.existing);
 	transcript_free(&t);
-	t = host_read_all(start(&gone), 0);
+	t = finish(start(&gone), 0);
 	ck_assert_str_eq(t.out[0], "y\n");
 	transcript_free(&t);
+}
+END_TEST
+
+/* Its siblings would draw the same random numbers. */
+START_TEST(a_clone_without_entropy_is_refused_and_waits)
+{
+	Sandgate__Resume m = resume_message(2, SANDGATE__RESUME_ROLE__RESUME_CLONE);
+	Sandgate__Exec e = exec_message("a", "true");
+
+	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+	    mount("/dev/null", "/dev/urandom", NULL, MS_BIND, NULL) < 0) {
+		printf("skipped: no mounts of our own here\n");
+		return;
+	}
+	fixture_config.self_resume_s = 0.2;
+	prepare();
+	expect_refused(open_session(SANDGATE__OPEN__OP_RESUME, &m), ERR_INTERNAL, "entropy");
+	turn_for(0.5);
+	expect_refused(host_exec(&e), ERR_INVALID_STATE, "");
+	ck_assert_uint_eq(snapshot_generation(agent_snapshot(fixture_agent)), 1);
+	ck_assert(umount("/dev/urandom") == 0);
+	host_free(resume_with(&m));
+	host_close(start(&e));
 }
 END_TEST
 
@@ -648,6 +756,9 @@ int main(void)
 	tcase_add_test(tc, a_suspended_exec_is_held_until_its_owner_comes);
 	tcase_add_test(tc, nobody_is_lost_while_the_agent_is_prepared);
 	tcase_add_test(tc, a_leader_that_ends_meanwhile_has_its_output_and_result);
+	tcase_add_test(tc, what_is_held_of_a_finished_exec_goes_with_its_owners_time);
+	tcase_add_test(tc, of_those_that_started_it_the_owner_is_what_it_is_held_for);
+	tcase_add_test(tc, a_leader_that_leaves_others_behind_ends_meanwhile);
 	tcase_add_test(tc, a_deadline_runs_on_while_prepared);
 	tcase_add_test(tc, input_that_was_taken_is_acknowledged_first);
 	tcase_add_test(tc, resume_is_idempotent_by_generation);
@@ -656,6 +767,7 @@ int main(void)
 	tcase_add_test(tc, a_clone_is_another_agent_with_another_environment);
 	tcase_add_test(tc, in_a_clone_foreground_execs_are_cancelled_and_others_run_on);
 	tcase_add_test(tc, a_clone_knows_no_results_and_all_ids_are_free);
+	tcase_add_test(tc, a_clone_without_entropy_is_refused_and_waits);
 	tcase_add_test(tc, who_does_not_manage_the_machine_says_what_was_not_done);
 	suite_add_tcase(s, tc);
 	SRunner *r = srunner_create(s);
