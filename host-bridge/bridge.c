@@ -13,6 +13,7 @@
 #include "host-bridge/api/call.h"
 #include "host-bridge/api/hub.h"
 #include "host-bridge/api/metrics.h"
+#include "host-bridge/api/quota.h"
 #include "host-bridge/api/vigil.h"
 #include "host-bridge/sockets.h"
 
@@ -138,7 +139,8 @@ static int open_parts(struct bridge *b, struct err *e)
 	api->auth = auth_create(api->loop, c->token_file, c->token, e);
 	api->audit = api->auth != NULL ? audit_open(c->audit_log, e) : NULL;
 	api->sandboxes = api->audit != NULL ? sandbox_set_create(api->loop, &set, e) : NULL;
-	if (api->sandboxes == NULL || sandbox_set_adopt(api->sandboxes, e) < 0)
+	api->quota = api->sandboxes != NULL ? quota_create(api, e) : NULL;
+	if (api->quota == NULL || sandbox_set_adopt(api->sandboxes, e) < 0)
 		return -1;
 	b->adopt = adopt_start(api, e);
 	return b->adopt != NULL ? serve_sockets(b, e) : -1;
@@ -179,6 +181,7 @@ static void close_parts(struct bridge *b)
 	call_set_destroy(api->calls);
 	hub_set_destroy(api->hubs);
 	vigil_set_destroy(api->vigils);
+	quota_destroy(api->quota);
 	sandbox_set_destroy(api->sandboxes);
 	audit_close(api->audit);
 	auth_destroy(api->auth);

@@ -323,6 +323,7 @@ int settings_load(struct settings *c, int argc, char **argv, struct err *e)
 void settings_help(FILE *to)
 {
 	fputs("usage: host-bridge [serve] [OPTION]...\n"
+	      "       host-bridge token add|limit|list|revoke [OPTION]...\n"
 	      "       host-bridge vsock-device [OPTION]...\n\n"
 	      "Serve the sandbox API over HTTP.\n\n"
 	      "  --config FILE          lines of \"key = value\", the keys as below\n",

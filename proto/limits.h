@@ -245,9 +245,15 @@
 #define METADATA_KEY_MAX 127
 #define METADATA_BYTES_MAX (16 * KIB)
 #define PARTIAL_BYTES_MAX (64 * KIB) /* of each stream of a lost exec, in its error */
-#define AUTH_TOKENS_MAX 4096 /* lines of a token file: each costs a comparison a request */
-#define AUTH_LINE_MAX 512    /* bytes of one of them */
-#define REQUEST_ID_MAX 128   /* bytes of an X-Request-Id that is echoed */
+#define TOKENS_LINES_MAX 4096        /* of a token file: each costs a comparison a request */
+#define REQUEST_ID_MAX 128           /* bytes of an X-Request-Id that is echoed */
+
+/* A workspace's quota: when it pays to ask again for what frees itself with an exec's end, and
+ * for what frees itself with a sandbox's (seconds); and how long the agents of its sandboxes
+ * are waited for when they are asked what runs. */
+#define QUOTA_RETRY_EXECS_S 1
+#define QUOTA_RETRY_SANDBOXES_S 10
+#define QUOTA_COUNT_MS 2000
 
 /* Output that the bridge holds for buffered replies, of all calls together, until clients have
  * taken it (bytes); and what it keeps of each stream in spite of that. */

@@ -22,6 +22,7 @@
 #include "host-bridge/api/call.h"
 #include "host-bridge/api/hub.h"
 #include "host-bridge/api/metrics.h"
+#include "host-bridge/api/quota.h"
 #include "host-bridge/api/vigil.h"
 #include "proto/frame.h"
 
@@ -423,6 +424,7 @@ static inline void fixture_setup(void)
 	fx.api.audit = audit_open("", &e);
 	fx.api.sandboxes = sandbox_set_create(fx.loop, &set, &e);
 	ck_assert_msg(fx.api.sandboxes != NULL, "%s", e.msg);
+	fx.api.quota = quota_create(&fx.api, &e);
 	handlers.arg = &fx.api;
 	fx.api.http = http_server_create(fx.loop, &handlers, &e);
 	ck_assert_int_eq(http_server_listen(fx.api.http, listen_at("http"), &e), 0);
@@ -445,6 +447,7 @@ static inline void fixture_teardown(void)
 	call_set_destroy(fx.api.calls);
 	hub_set_destroy(fx.api.hubs);
 	vigil_set_destroy(fx.api.vigils);
+	quota_destroy(fx.api.quota);
 	sandbox_set_destroy(fx.api.sandboxes);
 	audit_close(fx.api.audit);
 	auth_destroy(fx.api.auth);

@@ -135,6 +135,57 @@ START_TEST(a_changed_file_is_read_again)
 }
 END_TEST
 
+static void on_seen(struct ev_loop *l, ev_stat *w, int revents)
+{
+	(void)w;
+	(void)revents;
+	ev_break(l, EVBREAK_ONE); /* once this turn's callbacks are done, auth's among them */
+}
+
+START_TEST(a_file_that_is_broken_or_gone_leaves_the_former_in_force)
+{
+	struct err e;
+	struct auth_identity who;
+	ev_stat seen;
+	replace("ci", "blue", "member", "t1");
+	FILE *f = fopen(path, "a");
+	fputs("limits blue execs=3\n", f);
+	fclose(f);
+	struct auth *a = auth_create(loop, path, "", &e);
+	ck_assert_ptr_nonnull(a);
+	ev_stat_init(&seen, on_seen, path, 0.);
+	ev_stat_start(loop, &seen);
+	if (_i == 0) {
+		f = fopen(path, "a");
+		fputs("limits green execs=many\n", f);
+		fclose(f);
+	} else {
+		unlink(path);
+	}
+	ev_run(loop, 0);
+	ev_stat_stop(loop, &seen);
+	ck_assert_int_eq(auth_check(a, "Bearer t1", &who, &e), 0);
+	ck_assert(auth_limits(a, "blue")->max[LIMIT_EXECS] == 3);
+	ck_assert(auth_limits(a, "green")->max[LIMIT_EXECS] == LIMIT_NONE);
+	auth_destroy(a);
+}
+END_TEST
+
+START_TEST(a_file_behind_a_link_is_read_again)
+{
+	struct err e;
+	char link[96];
+	snprintf(link, sizeof(link), "%s/link", dir);
+	ck_assert_int_eq(symlink("tokens", link), 0);
+	replace("ci", "blue", "member", "t1");
+	struct auth *a = auth_create(loop, link, "", &e);
+	replace("ci", "blue", "member", "t2");
+	until(a, "Bearer t2", true);
+	auth_destroy(a);
+	unlink(link);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("auth");
@@ -146,6 +197,8 @@ int main(void)
 	tcase_add_test(t, a_line_names_workspace_and_role);
 	tcase_add_loop_test(t, a_file_with_a_bad_line_is_refused, 0, 3);
 	tcase_add_test(t, a_changed_file_is_read_again);
+	tcase_add_loop_test(t, a_file_that_is_broken_or_gone_leaves_the_former_in_force, 0, 2);
+	tcase_add_test(t, a_file_behind_a_link_is_read_again);
 	suite_add_tcase(s, t);
 	SRunner *r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);

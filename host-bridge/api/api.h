@@ -33,6 +33,7 @@ struct api {
 	struct hub_set *hubs;
 	struct vigil_set *vigils;
 	struct call_set *calls;
+	struct quota *quota;
 	size_t buffered; /* bytes of output that the buffers of all calls hold */
 	bool draining;   /* new work is refused; set by a signal or POST /v1/node/drain */
 };

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "host-bridge/api/ask.h"
-#include "host-bridge/api/call.h"
+#include "host-bridge/api/exec_gate.h"
 #include "host-bridge/api/handlers.h"
 #include "host-bridge/api/hub.h"
 #include "host-bridge/api/sse.h"
@@ -25,7 +25,7 @@ static void run(struct api_request *r, struct sandbox *s, char *data, size_t len
 {
 	struct call_request *q = parse(r, s, data, len, false);
 	if (q != NULL)
-		call_start(r, s, CALL_RUN, q);
+		exec_gate_start(r, s, CALL_RUN, q);
 }
 
 void api_exec_run(struct api_request *r, char *data, size_t len)
@@ -37,7 +37,7 @@ static void start(struct api_request *r, struct sandbox *s, char *data, size_t l
 {
 	struct call_request *q = parse(r, s, data, len, true);
 	if (q != NULL)
-		call_start(r, s, CALL_START, q);
+		exec_gate_start(r, s, CALL_START, q);
 }
 
 void api_exec_start(struct api_request *r, char *data, size_t len)
@@ -74,7 +74,7 @@ static void stream(struct api_request *r, struct sandbox *s, char *data, size_t 
 	if (q == NULL)
 		return;
 	if (last == NULL || (*last == '\0' && q->id_given)) {
-		call_start(r, s, CALL_STREAM, q);
+		exec_gate_start(r, s, CALL_STREAM, q);
 		return;
 	}
 	int rc = *last == '\0' ? err_field(&e, ERR_INVALID_FIELD, "Last-Event-ID",

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "host-bridge/api/handlers.h"
+#include "host-bridge/api/quota.h"
 #include "host-bridge/api/sandbox_body.h"
 #include "host-bridge/sandbox/snapshot.h"
 
@@ -13,6 +14,7 @@ struct fork {
 	json_t *metadata; /* for the children; NULL: the parent's */
 	struct sandbox *children[FORK_MAX];
 	unsigned count, made, waiting;
+	char workspace[64];
 	struct err failure; /* the first */
 };
 
@@ -36,7 +38,9 @@ static void finish(struct fork *f)
 	if (failed || f->r == NULL)
 		drop_children(f);
 	if (f->r != NULL && failed) {
-		api_fail(f->r, &f->failure, NULL);
+		struct api_details d = {0};
+		quota_explain(f->r->api->quota, f->workspace, &f->failure, &d);
+		api_fail(f->r, &f->failure, &d);
 	} else if (f->r != NULL) {
 		json_t *items = json_array();
 		for (unsigned i = 0; i < f->made; i++)
@@ -110,6 +114,8 @@ void api_sandbox_fork(struct api_request *r, char *data, size_t len)
 	f->metadata = body.metadata;
 	r->owner = f;
 	r->on_gone = on_client_gone;
-	if (sandbox_snapshot(s, NULL, SNAPSHOT_PASSING, on_saved, f, &f->failure) < 0)
+	strcpy(f->workspace, sandbox_spec(s)->workspace);
+	if (quota_room(r->api->quota, sandbox_spec(s), f->count, &f->failure) < 0 ||
+	    sandbox_snapshot(s, NULL, SNAPSHOT_PASSING, on_saved, f, &f->failure) < 0)
 		finish(f);
 }

@@ -8,6 +8,7 @@
 #include "host-bridge/api/hub.h"
 #include "host-bridge/api/metrics.h"
 #include "host-bridge/api/openapi.h"
+#include "host-bridge/api/quota.h"
 #include "host-bridge/bridge.h"
 
 void api_healthz(struct api_request *r, char *data, size_t len)
@@ -98,13 +99,44 @@ void api_node_drain(struct api_request *r, char *data, size_t len)
 	api_reply_json(r, 200, node_json(r->api));
 }
 
+/* ---- quota ---- */
+
+/* Waits until the workspace's execs are counted. */
+struct quota_reply {
+	struct exec_count_waiter waiter; /* first: the reply is found by it */
+	struct api_request *r;
+	struct quota_use *use;
+};
+
+static void on_counted(struct exec_count_waiter *w)
+{
+	struct quota_reply q = *(struct quota_reply *)w;
+	free(w);
+	q.r->on_gone = NULL;
+	api_reply_json(q.r, 200, quota_json(q.r->api->quota, q.use));
+}
+
+static void on_asker_gone(struct api_request *r)
+{
+	struct quota_reply *q = r->owner;
+	exec_count_unask(&q->waiter);
+	free(q);
+}
+
 void api_quota(struct api_request *r, char *data, size_t len)
 {
+	struct err e;
+	struct quota_use *use = quota_use(r->api->quota, r->who.workspace);
+	struct quota_reply *q = use != NULL ? calloc(1, sizeof(*q)) : NULL;
 	(void)data;
 	(void)len;
-	api_reply_json(
-	    r, 200,
-	    json_pack("{s:s,s:I,s:n,s:i}", "workspace", r->who.workspace, "sandboxes_used",
-	              (json_int_t)sandbox_count(r->api->sandboxes, r->who.workspace),
-	              "sandboxes_limit", "execs_per_sandbox_limit", EXECS_RUNNING_MAX));
+	if (q == NULL) {
+		err_set(&e, ERR_INTERNAL, "out of memory");
+		api_fail(r, &e, NULL);
+		return;
+	}
+	*q = (struct quota_reply){.waiter.on_counted = on_counted, .r = r, .use = use};
+	r->owner = q;
+	r->on_gone = on_asker_gone;
+	exec_count_ask(&use->execs, &q->waiter);
 }

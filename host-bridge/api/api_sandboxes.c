@@ -7,6 +7,7 @@
 #include "host-bridge/api/handlers.h"
 #include "host-bridge/api/metrics.h"
 #include "host-bridge/api/page.h"
+#include "host-bridge/api/quota.h"
 #include "host-bridge/api/sandbox_body.h"
 
 /* ---- create ---- */
@@ -104,7 +105,8 @@ static void create(struct creation *c, const struct sandbox_spec *spec)
 			return;
 		metrics_sandbox(r->api->metrics, false, 0);
 	}
-	const struct api_details d = {.started = "no"};
+	struct api_details d = {.started = "no"};
+	quota_explain(r->api->quota, spec->workspace, &e, &d);
 	r->on_gone = NULL;
 	free(c);
 	api_fail(r, &e, &d);

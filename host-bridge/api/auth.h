@@ -1,9 +1,10 @@
 /*
- * Bearer tokens: who a request comes from. Tokens are known by their BLAKE2b-256 hash only.
- * The file is replaced atomically by whoever manages it and read again when it changes; a
- * new file that does not parse leaves the old tokens in force. One line a token:
+ * Bearer tokens: who a request comes from, and what its workspace may use. Tokens are known
+ * by their hash only, from the token file (tokens.h). That is replaced atomically by whoever
+ * manages it and read again when it changes, which inotify tells, or a look every 30 s where
+ * the file system is a network's. A new file that is not valid leaves the old lines in force.
  *
- *   <token id> <workspace> <member|admin> <64 hex digits>     (b2sum -l 256 of the token)
+ * A token is judged when a request begins: what has begun goes on when it is revoked.
  *
  * Called by routes for each request; it never sees a body and logs no token.
  */
@@ -13,14 +14,15 @@
 #include <ev.h>
 #include <stdbool.h>
 
+#include "host-bridge/api/tokens.h"
 #include "proto/err.h"
 
 struct auth;
 
 struct auth_identity {
-	char token_id[64];  /* for the audit log */
-	char workspace[64]; /* sandboxes of other workspaces do not exist for it */
-	bool admin;         /* sees every workspace, may attach VMs and drain */
+	char token_id[TOKENS_NAME_MAX + 1];  /* for the audit log */
+	char workspace[TOKENS_NAME_MAX + 1]; /* sandboxes of others do not exist for it */
+	bool admin; /* sees every workspace, may attach VMs and drain */
 };
 
 /* Read `token_file` ("" for none) and take `token` ("" for none) as the one admin token of
@@ -32,5 +34,8 @@ void auth_destroy(struct auth *a);
 /* Judge an Authorization header (NULL when absent): ERR_MISSING_TOKEN, ERR_INVALID_TOKEN. */
 int auth_check(const struct auth *a, const char *authorization, struct auth_identity *who,
                struct err *e);
+
+/* The limits of a workspace, as they are now. Never NULL; valid until the loop turns. */
+const struct workspace_limits *auth_limits(const struct auth *a, const char *workspace);
 
 #endif

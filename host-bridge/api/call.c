@@ -7,6 +7,7 @@
 #include "host-bridge/api/call_output.h"
 #include "host-bridge/api/dial.h"
 #include "host-bridge/api/metrics.h"
+#include "host-bridge/api/quota.h"
 #include "host-bridge/api/result_json.h"
 #include "proto/log.h"
 
@@ -23,7 +24,8 @@ struct call {
 	struct call_request *q;
 	struct call_output out;
 	struct dial dial;
-	ev_timer watchdog; /* the guest is silent past the exec's own deadline */
+	struct exec_claim claim; /* on the workspace's quota */
+	ev_timer watchdog;       /* the guest is silent past the exec's own deadline */
 	unsigned attach_tries;
 	bool owner;  /* of the exec: it may drop the output. Else a repetition of the request,
 	              * which stands by: it watches until the owner goes */
@@ -47,6 +49,7 @@ static void call_destroy(struct call *c)
 	c->set->count--;
 	ev_timer_stop(c->loop, &c->watchdog);
 	dial_close(&c->dial);
+	exec_claim_leave(&c->claim);
 	call_output_free(&c->out);
 	call_request_free(c->q);
 	free(c);
@@ -66,6 +69,8 @@ static void call_fail(struct call *c, const struct err *e, const char *started)
 	r->on_room = NULL;
 	metrics_exec_failed(r->api->metrics);
 	r->outcome = "error";
+	if (strcmp(started, "no") == 0)
+		exec_claim_end(&c->claim);
 	call_output_fail(&c->out, e, &d);
 	call_destroy(c);
 }
@@ -76,6 +81,7 @@ static void call_finish(struct call *c, Sandgate__Result *result, uint64_t end)
 	r->on_gone = NULL;
 	r->on_room = NULL;
 	r->outcome = result_outcome_name(result->outcome);
+	exec_claim_end(&c->claim);
 	metrics_exec(r->api->metrics, result->outcome, ev_now(r->api->loop) - r->received);
 	if (!c->q->exec.keep_output && c->owner) {
 		bool cut[2];
@@ -127,6 +133,8 @@ static void on_gone(struct api_request *r)
 	struct call *c = r->owner;
 	if (c->kind != CALL_START)
 		dial_cancel(&c->dial, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL);
+	if (c->q->exec.on_disconnect == SANDGATE__ON_DISCONNECT__DISCONNECT_KILL && c->owner)
+		exec_claim_end(&c->claim);
 	call_destroy(c);
 }
 
@@ -163,6 +171,7 @@ static void on_started(struct call *c, const Sandgate__Started *s)
 	bool first = c->state == CALL_OPENING;
 	c->state = CALL_RUNNING;
 	c->owner = s->owner;
+	exec_claim_started(&c->claim, s->existing);
 	if (c->kind == CALL_START)
 		c->r->on_gone = NULL;
 	arm_watchdog(c);
@@ -264,6 +273,7 @@ void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
 {
 	struct err e;
 	struct call *c = calloc(1, sizeof(*c));
+	struct quota_use *use = quota_use(r->api->quota, sandbox_spec(s)->workspace);
 	if (c == NULL) {
 		call_request_free(q);
 		err_set(&e, ERR_INTERNAL, "out of memory");
@@ -279,6 +289,7 @@ void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
 	c->kind = kind;
 	c->owner = kind != CALL_START;
 	c->q = q;
+	exec_claim_take(&c->claim, use != NULL ? &use->execs : NULL);
 	/* The last bytes may be lost on their way to a client that then comes for them. */
 	if (kind == CALL_STREAM)
 		q->exec.keep_output = true;

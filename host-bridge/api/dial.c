@@ -81,6 +81,7 @@ static bool fits(struct dial *d, const Sandgate__GuestFrame *f)
 	case SANDGATE__GUEST_FRAME__BODY_STARTED:
 	case SANDGATE__GUEST_FRAME__BODY_STDIN_ACK:
 	case SANDGATE__GUEST_FRAME__BODY_DONE:
+	case SANDGATE__GUEST_FRAME__BODY_METRICS:
 		return true;
 	default:
 		return false;
