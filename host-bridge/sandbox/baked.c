@@ -46,15 +46,17 @@ int baked_path(const char *state_dir, const struct launcher *l,
 {
 	crypto_generichash_state h;
 	uint8_t digest[DIGEST_BYTES];
-	char hex[2 * DIGEST_BYTES + 1];
+	char hex[2 * DIGEST_BYTES + 1], program[PATH_MAX];
 
+	if (launcher_program(l->program, program, e) < 0)
+		return -1;
 	crypto_generichash_init(&h, NULL, 0, sizeof(digest));
 	add_text(&h, l->name);
 	add_text(&h, l->isolation(host));
 	add_number(&h, r->vcpus);
 	add_number(&h, r->memory_mib);
 	if (add_file(&h, r->template.kernel, e) < 0 ||
-	    add_file(&h, r->template.initrd, e) < 0 || add_file(&h, l->program, e) < 0)
+	    add_file(&h, r->template.initrd, e) < 0 || add_file(&h, program, e) < 0)
 		return -1;
 	crypto_generichash_final(&h, digest, sizeof(digest));
 	sodium_bin2hex(hex, sizeof(hex), digest, sizeof(digest));

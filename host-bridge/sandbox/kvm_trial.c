@@ -148,6 +148,9 @@ struct kvm_trial *kvm_trial_start(struct ev_loop *loop, const struct launcher_ho
 	struct launcher_request r = {.id = "kvm-trial", .dir = dir, .vcpus = 1};
 	struct vm_plan plan = {0};
 	struct err e = {0};
+	char memory[PATH_MAX];
+	snprintf(memory, sizeof(memory), "%s/memory", dir);
+	r.memory = memory;
 	with.kvm = true;
 	if (access("/dev/kvm", R_OK | W_OK) < 0 ||
 	    template_load(host->rootfs_dir, "base", launcher_qemu.template_kind, &r.template,

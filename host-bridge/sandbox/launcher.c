@@ -1,5 +1,6 @@
 #include "host-bridge/sandbox/launcher.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,10 +10,7 @@
 #include "proto/limits.h"
 
 static const struct launcher *const launchers[] = {
-    &launcher_qemu,
-    &launcher_local,
-    &launcher_uml,
-    &launcher_attach,
+    &launcher_firecracker, &launcher_qemu, &launcher_local, &launcher_uml, &launcher_attach,
 };
 
 const struct launcher *launcher_at(unsigned n)
@@ -29,6 +27,14 @@ const struct launcher *launcher_find(const char *name)
 	return NULL;
 }
 
+int launcher_works(const struct launcher *l, const struct launcher_host *host, struct err *e)
+{
+	if (l->needs_kvm && !host->kvm)
+		return err_set(e, ERR_LAUNCHER_FAILED, "KVM has not been proved to work here");
+	return l->probe(host, e);
+}
+
+/* One that is asked for by name may try what has not been proved. */
 const struct launcher *launcher_choose(const char *name, const struct launcher_host *host,
                                        struct err *e)
 {
@@ -41,7 +47,7 @@ const struct launcher *launcher_choose(const char *name, const struct launcher_h
 		return l != NULL && l->probe(host, e) == 0 ? l : NULL;
 	}
 	for (unsigned i = 0; (l = launcher_at(i)) != NULL; i++)
-		if (l->automatic && l->probe(host, &why) == 0)
+		if (l->automatic && launcher_works(l, host, &why) == 0)
 			return l;
 	err_set(e, ERR_LAUNCHER_FAILED, "no launcher works here: %s", why.msg);
 	return NULL;
@@ -104,19 +110,20 @@ int launcher_socket(char out[108], const char *dir, const char *name, struct err
 	return 0;
 }
 
-int launcher_program(const char *program, struct err *e)
+int launcher_program(const char *program, char out[PATH_MAX], struct err *e)
 {
-	char path[512];
-	const char *dirs = "/usr/local/bin:/usr/bin:/bin";
+	char path[PATH_MAX];
+	const char *dirs = getenv("PATH");
 	if (strchr(program, '/') != NULL) {
-		if (access(program, X_OK) == 0)
+		if (access(program, X_OK) == 0 && realpath(program, out) != NULL)
 			return 0;
 		return err_set(e, ERR_LAUNCHER_FAILED, "%s is not executable", program);
 	}
+	dirs = dirs != NULL ? dirs : "/usr/local/bin:/usr/bin:/bin";
 	while (*dirs != '\0') {
 		size_t n = strcspn(dirs, ":");
 		snprintf(path, sizeof(path), "%.*s/%s", (int)n, dirs, program);
-		if (access(path, X_OK) == 0)
+		if (access(path, X_OK) == 0 && realpath(path, out) != NULL)
 			return 0;
 		dirs += n + (dirs[n] == ':');
 	}

@@ -33,9 +33,10 @@ struct launcher {
 	const char
 	    *template_kind;  /* key in template.json; NULL: needs no files of a template */
 	bool automatic;      /* `auto` may choose it, in the table's order */
+	bool needs_kvm;      /* … where a trial boot under KVM has succeeded */
 	bool takes_memory;   /* guests' RAM is host memory set aside for them */
 	bool external;       /* the VM is somebody else's: never stopped */
-	const char *program; /* the VMM's file, when snapshots depend on it */
+	const char *program; /* the VMM, when snapshots depend on it */
 	const struct vmm_ops *vmm; /* NULL: its VMs can be neither paused nor saved */
 	/* What stands between a guest and this host: "kvm", "tcg", "uml" or "none". */
 	const char *(*isolation)(const struct launcher_host *host);
@@ -49,6 +50,8 @@ struct launcher {
 /* The n-th launcher, or NULL past the last. */
 const struct launcher *launcher_at(unsigned n);
 const struct launcher *launcher_find(const char *name);
+/* Whether `auto` may choose it here. ERR_LAUNCHER_FAILED says what is missing. */
+int launcher_works(const struct launcher *l, const struct launcher_host *host, struct err *e);
 /* By name, or the strongest that works here for "auto". NULL with ERR_LAUNCHER_FAILED. */
 const struct launcher *launcher_choose(const char *name, const struct launcher_host *host,
                                        struct err *e);
@@ -69,9 +72,11 @@ unsigned launcher_host_cpus(void); /* that this process may use */
 int launcher_device(const struct launcher_request *r, struct vm_plan *plan, struct err *e);
 /* `dir`/`name` as a socket's path. ERR_LAUNCHER_FAILED when it is too long for one. */
 int launcher_socket(char out[108], const char *dir, const char *name, struct err *e);
-/* Whether `program` is executable, looked for on PATH when it has no slash. */
-int launcher_program(const char *program, struct err *e);
+/* The path of `program`, without symbolic links; looked for on PATH when it has no slash.
+ * ERR_LAUNCHER_FAILED when it is not there or not executable. */
+int launcher_program(const char *program, char out[PATH_MAX], struct err *e);
 
-extern const struct launcher launcher_qemu, launcher_local, launcher_uml, launcher_attach;
+extern const struct launcher launcher_firecracker, launcher_qemu, launcher_local, launcher_uml,
+    launcher_attach;
 
 #endif

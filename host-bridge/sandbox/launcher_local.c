@@ -15,7 +15,8 @@ static const char *isolation(const struct launcher_host *host)
 
 static int probe(const struct launcher_host *host, struct err *e)
 {
-	return launcher_program(host->agent_path, e);
+	char path[PATH_MAX];
+	return launcher_program(host->agent_path, path, e);
 }
 
 /* The cgroup v2 directory that this process is in; "" without one. The hierarchy's line in

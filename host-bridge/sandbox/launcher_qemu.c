@@ -21,7 +21,7 @@ static int probe(const struct launcher_host *host, struct err *e)
 	if (access(path, R_OK) < 0)
 		return err_set(e, ERR_LAUNCHER_FAILED, "there is no guest kernel in %s",
 		               host->rootfs_dir);
-	return launcher_program(QEMU_PROGRAM, e);
+	return launcher_program(QEMU_PROGRAM, path, e);
 }
 
 /* The frequency of this host's time-stamp counter in kHz, or 0. Under TCG a guest that is
@@ -170,7 +170,7 @@ const struct launcher launcher_qemu = {
     .template_kind = "qemu",
     .automatic = true,
     .takes_memory = true,
-    .program = "/usr/bin/" QEMU_PROGRAM,
+    .program = QEMU_PROGRAM,
     .vmm = &vmm_qemu,
     .isolation = isolation,
     .probe = probe,

@@ -17,8 +17,9 @@ static const char *isolation(const struct launcher_host *host)
 
 static int probe(const struct launcher_host *host, struct err *e)
 {
+	char path[PATH_MAX];
 	(void)host;
-	return launcher_program(UML_PROGRAM, e);
+	return launcher_program(UML_PROGRAM, path, e);
 }
 
 /* UML is many times slower when it moves between CPUs: each guest is given one. */

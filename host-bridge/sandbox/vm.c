@@ -184,10 +184,7 @@ static void advance(struct vm *vm)
 			vm->handlers.on_changed(vm, vm->arg);
 		return;
 	}
-	if (vm->plan.restore[0] != '\0')
-		vm_load(vm);
-	else
-		vm_up(vm);
+	vm_enliven(vm);
 }
 
 static void on_soon(struct ev_loop *loop, ev_timer *w, int revents)

@@ -44,7 +44,7 @@ void vm_watch(struct vm *vm, struct vm_process *p);
 void vm_up(struct vm *vm);                    /* all is there: tell */
 void vm_down(struct vm *vm, const char *why); /* something is not: tell, once */
 
-/* vm_calls.c: bring back what the plan says. vm_up or vm_down follows. */
-void vm_load(struct vm *vm);
+/* vm_calls.c: its processes run: let the guest come to life. vm_up or vm_down follows. */
+void vm_enliven(struct vm *vm);
 
 #endif

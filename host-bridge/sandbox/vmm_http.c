@@ -1,0 +1,284 @@
+#include "host-bridge/sandbox/vmm_http.h"
+
+#include <errno.h>
+#include <llhttp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "proto/limits.h"
+
+#define DIAL_AGAIN_S \
+	.003 /* a VMM that was just started makes its socket within this few times */
+
+struct vmm_http {
+	struct ev_loop *loop;
+	struct sockaddr_un to;
+	int fd;
+	ev_io io;
+	ev_timer due, again; /* again: the next try to connect */
+	struct vmm_http_script script;
+	unsigned at; /* the step that is under way */
+	char *out;   /* its request */
+	size_t out_len, out_sent;
+	llhttp_t parser;
+	size_t received;                /* bytes of its answer, head included */
+	char body[VMM_HTTP_ANSWER_MAX]; /* of its answer */
+	size_t body_len;
+	bool answered;
+	void (*on_done)(const json_t *answer, const struct err *e, void *arg);
+	void *arg;
+};
+
+void vmm_http_add(struct vmm_http_script *s, const char *method, const char *path,
+                  const char *body, ...)
+{
+	va_list ap;
+	char *text = NULL;
+
+	if (s->count == VMM_HTTP_STEPS_MAX) {
+		s->broken = true;
+		return;
+	}
+	if (body != NULL) {
+		va_start(ap, body);
+		json_t *json = json_vpack_ex(NULL, 0, body, ap);
+		va_end(ap);
+		text = json_dumps(json, JSON_COMPACT);
+		json_decref(json);
+		s->broken |= text == NULL;
+	}
+	s->steps[s->count++] =
+	    (struct vmm_http_step){.method = method, .path = path, .body = text};
+}
+
+static void free_script(struct vmm_http_script *s)
+{
+	for (unsigned i = 0; i < s->count; i++)
+		free(s->steps[i].body);
+	s->count = 0;
+}
+
+void vmm_http_cancel(struct vmm_http *h)
+{
+	if (h == NULL)
+		return;
+	ev_io_stop(h->loop, &h->io);
+	ev_timer_stop(h->loop, &h->due);
+	ev_timer_stop(h->loop, &h->again);
+	free_script(&h->script);
+	free(h->out);
+	if (h->fd >= 0)
+		close(h->fd);
+	free(h);
+}
+
+static void finish(struct vmm_http *h, const json_t *answer, const struct err *e)
+{
+	void (*on_done)(const json_t *, const struct err *, void *) = h->on_done;
+	void *arg = h->arg;
+	vmm_http_cancel(h);
+	on_done(answer, e, arg);
+}
+
+static void fail(struct vmm_http *h, const char *what, const char *why)
+{
+	struct err e = {0};
+	err_set(&e, ERR_LAUNCHER_FAILED, "the VMM %s%s", what, why);
+	finish(h, NULL, &e);
+}
+
+static void want(struct vmm_http *h, int events)
+{
+	ev_io_stop(h->loop, &h->io);
+	ev_io_set(&h->io, h->fd, events);
+	ev_io_start(h->loop, &h->io);
+}
+
+/* ---- the answer ---- */
+
+static int on_body(llhttp_t *parser, const char *at, size_t len)
+{
+	struct vmm_http *h = parser->data;
+	if (len > sizeof(h->body) - h->body_len)
+		return HPE_USER;
+	memcpy(h->body + h->body_len, at, len);
+	h->body_len += len;
+	return 0;
+}
+
+/* What it says behind an answer nobody asked for. */
+static int on_message_complete(llhttp_t *parser)
+{
+	struct vmm_http *h = parser->data;
+	h->answered = true;
+	return HPE_PAUSED;
+}
+
+static const llhttp_settings_t settings = {
+    .on_body = on_body,
+    .on_message_complete = on_message_complete,
+};
+
+static void begin_step(struct vmm_http *h);
+
+static void on_answer(struct vmm_http *h)
+{
+	unsigned status = h->parser.status_code;
+	json_t *answer = json_loadb(h->body, h->body_len, 0, NULL);
+	const char *why = json_string_value(json_object_get(answer, "fault_message"));
+
+	if (status < 200 || status > 299)
+		fail(h, "refuses: ", why != NULL ? why : "no reason given");
+	else if (++h->at == h->script.count)
+		finish(h, answer, NULL);
+	else
+		begin_step(h);
+	json_decref(answer);
+}
+
+static void on_readable(struct vmm_http *h)
+{
+	char data[4096];
+	ssize_t n = recv(h->fd, data, sizeof(data), 0);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0) {
+		fail(h, "hung up", "");
+		return;
+	}
+	h->received += (size_t)n;
+	llhttp_execute(&h->parser, data, (size_t)n);
+	if (h->answered)
+		on_answer(h);
+	else if (llhttp_get_errno(&h->parser) != HPE_OK || h->received > sizeof(h->body))
+		fail(h, "does not speak HTTP", "");
+}
+
+/* ---- the request ---- */
+
+static char *write_request(const struct vmm_http_step *s)
+{
+	char *text;
+	int rc;
+	if (s->body == NULL)
+		rc = asprintf(&text,
+		              "%s %s HTTP/1.1\r\nHost: localhost\r\n"
+		              "Accept: application/json\r\n\r\n",
+		              s->method, s->path);
+	else
+		rc = asprintf(&text,
+		              "%s %s HTTP/1.1\r\nHost: localhost\r\n"
+		              "Accept: application/json\r\n"
+		              "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+		              s->method, s->path, strlen(s->body), s->body);
+	return rc < 0 ? NULL : text;
+}
+
+static void begin_step(struct vmm_http *h)
+{
+	free(h->out);
+	h->out = write_request(&h->script.steps[h->at]);
+	if (h->out == NULL) {
+		fail(h, "cannot be asked: ", "out of memory");
+		return;
+	}
+	h->out_len = strlen(h->out);
+	h->out_sent = h->received = h->body_len = 0;
+	h->answered = false;
+	llhttp_init(&h->parser, HTTP_RESPONSE, &settings);
+	h->parser.data = h;
+	want(h, EV_READ | EV_WRITE);
+}
+
+static void on_writable(struct vmm_http *h)
+{
+	ssize_t n = send(h->fd, h->out + h->out_sent, h->out_len - h->out_sent, MSG_NOSIGNAL);
+	if (n < 0 && errno != EAGAIN && errno != EINTR) {
+		fail(h, "cannot be asked: ", strerror(errno));
+		return;
+	}
+	h->out_sent += n > 0 ? (size_t)n : 0;
+	if (h->out_sent == h->out_len)
+		want(h, EV_READ);
+}
+
+static void on_io(struct ev_loop *loop, ev_io *w, int revents)
+{
+	struct vmm_http *h = w->data;
+	(void)loop;
+	if (revents & EV_READ)
+		on_readable(h);
+	else
+		on_writable(h);
+}
+
+static void on_due(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	struct vmm_http *h = w->data;
+	(void)loop;
+	(void)revents;
+	if (h->fd >= 0)
+		fail(h, "does not answer in time", "");
+	else
+		fail(h, "does not listen in time", "");
+}
+
+/* ---- the start ---- */
+
+/* A VMM that is starting has no socket yet, or one that nobody listens at. */
+static void on_again(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	struct vmm_http *h = w->data;
+	(void)revents;
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd >= 0 && connect(fd, (struct sockaddr *)&h->to, sizeof(h->to)) == 0) {
+		h->fd = fd;
+		begin_step(h);
+		return;
+	}
+	bool starting = errno == ENOENT || errno == ECONNREFUSED || errno == EAGAIN;
+	if (!starting) {
+		fail(h, "cannot be reached: ", strerror(errno));
+	} else {
+		ev_timer_set(w, DIAL_AGAIN_S, 0.);
+		ev_timer_start(loop, w);
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+struct vmm_http *vmm_http_run(struct ev_loop *loop, const char *path,
+                              struct vmm_http_script *script, double seconds,
+                              void (*on_done)(const json_t *answer, const struct err *e,
+                                              void *arg),
+                              void *arg, struct err *e)
+{
+	struct vmm_http *h = calloc(1, sizeof(*h));
+	if (h == NULL || script->broken || script->count == 0 ||
+	    strlen(path) >= sizeof(h->to.sun_path)) {
+		free_script(script);
+		free(h);
+		err_set(e, ERR_INTERNAL, "a request to the VMM could not be made");
+		return NULL;
+	}
+	h->loop = loop;
+	h->to.sun_family = AF_UNIX;
+	memcpy(h->to.sun_path, path, strlen(path));
+	h->fd = -1;
+	h->script = *script;
+	h->on_done = on_done;
+	h->arg = arg;
+	ev_init(&h->io, on_io);
+	ev_timer_init(&h->due, on_due, seconds, 0.);
+	ev_timer_init(&h->again, on_again, 0., 0.);
+	h->io.data = h->due.data = h->again.data = h;
+	ev_timer_start(loop, &h->due);
+	ev_timer_start(loop, &h->again);
+	return h;
+}

@@ -1,0 +1,406 @@
+"""What the double's API means: fields by version, the state machine, snapshots, the guest.
+
+A snapshot's state records what a load checks: the version, disks, taps, the vsock's path and
+CID, the size of memory. Memory is a sparse file of that size with something random in it; it is
+hashed when it is loaded and when the VMM ends, and looked at meanwhile: a change is a
+violation. The guest is a guest-agent in namespaces of its own, which ends with the VMM; it keeps
+nothing across a restore.
+"""
+import glob
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+from fc_vsock import Vsock, become_root
+
+VERSION = os.environ.get("DOUBLE_VERSION", "1.17.0")
+JAIL = os.environ.get("DOUBLE_JAIL")
+AGENT_SOCKET = "agent.sock"
+MIB = 1 << 20
+STATES = ("Not started", "Running", "Paused")
+
+
+class Refused(Exception):
+    """Answered with 400 and this text."""
+
+
+class RestoreFailed(Refused):
+    """The same, after which the VMM ends."""
+
+
+def log(event, **fields):
+    path = os.environ.get("DOUBLE_LOG")
+    if path:
+        with open(path, "a") as f:
+            f.write(json.dumps({"event": event, "room": os.getcwd(), **fields}) + "\n")
+
+
+def version_tuple(text):
+    return tuple(int(n) for n in re.match(r"(\d+)\.(\d+)\.(\d+)", text).groups())
+
+
+NOW = version_tuple(VERSION)
+
+
+def room_path(path):
+    """Where a path of the VMM's is on this machine. In a jail nothing outside is seen."""
+    if JAIL is None:
+        return path
+    inside = "." + path if path.startswith("/") else path
+    real = os.path.realpath(inside)
+    if real != JAIL and not real.startswith(JAIL + "/"):
+        raise Refused(f"No such file or directory: {path}")
+    return inside
+
+
+def clock_realtime_known():
+    return NOW >= (1, 16, 0) or NOW[:2] in ((1, 15), (1, 14)) and \
+        NOW >= {(1, 15): (1, 15, 1), (1, 14): (1, 14, 4)}[NOW[:2]]
+
+
+def become_guest():
+    """In the child: the guest's root has all rights, those of its VMM are no matter to it."""
+    become_root()
+    if os.geteuid() == 0:
+        os.setresgid(0, 0, 0)
+
+
+# ---- fields: {name: type}, those that are required without a question mark ----
+
+BOOT_SOURCE = {"kernel_image_path": str, "initrd_path?": str, "boot_args?": str}
+MACHINE = {"vcpu_count": int, "mem_size_mib": int, "smt?": bool, "track_dirty_pages?": bool,
+           "cpu_template?": str, "huge_pages?": str}
+VSOCK = {"guest_cid": int, "uds_path": str, "vsock_id?": str}
+DRIVE = {"drive_id": str, "path_on_host?": str, "is_root_device": bool, "is_read_only?": bool,
+         "cache_type?": str, "io_engine?": str, "partuuid?": str, "rate_limiter?": dict}
+DRIVE_PATCH = {"drive_id": str, "path_on_host?": str, "rate_limiter?": dict}
+INTERFACE = {"iface_id": str, "host_dev_name": str, "guest_mac?": str,
+             "rx_rate_limiter?": dict, "tx_rate_limiter?": dict}
+LOAD = {"snapshot_path": str, "mem_backend": dict, "resume_vm?": bool,
+        "track_dirty_pages?": bool, "enable_diff_snapshots?": bool}
+if NOW >= (1, 12, 0):
+    LOAD["network_overrides?"] = list
+if NOW >= (1, 16, 0):
+    LOAD["vsock_override?"] = dict
+if clock_realtime_known():
+    LOAD["clock_realtime?"] = bool
+CREATE = {"snapshot_path": str, "mem_file_path": str, "snapshot_type?": str}
+
+
+def check(fields, body):
+    """`body` as an object with these fields and no others."""
+    if not isinstance(body, dict):
+        raise Refused("The request's body is no object.")
+    known = {name.rstrip("?"): kind for name, kind in fields.items()}
+    for name, value in body.items():
+        if name not in known:
+            raise Refused(f"An error occurred when deserializing the json body of a request: "
+                          f"unknown field `{name}`, expected one of {sorted(known)}.")
+        if type(value) is not known[name]:
+            raise Refused(f"invalid type for `{name}`")
+    for name in fields:
+        if not name.endswith("?") and name not in body:
+            raise Refused(f"missing field `{name}`")
+    return body
+
+
+def no_duplicates(pairs):
+    names = [name for name, _ in pairs]
+    if len(names) != len(set(names)):
+        raise Refused("duplicate field")
+    return dict(pairs)
+
+
+class Memory:
+    """A snapshot's memory that a guest was loaded from: it must never change."""
+
+    def __init__(self, path):
+        self.path, self.file = os.path.realpath(path), open(path, "rb")
+        self.seen, self.hash = self.stat(), self.digest()
+        log("loaded", memory=self.path, inode=self.seen[2], sha256=self.hash)
+
+    def stat(self):
+        st = os.fstat(self.file.fileno())
+        return st.st_mtime_ns, st.st_size, st.st_ino
+
+    def digest(self):
+        digest, at, fd = hashlib.sha256(), 0, self.file.fileno()
+        size = os.fstat(fd).st_size
+        while at < size:
+            try:
+                at = os.lseek(fd, at, os.SEEK_DATA)
+            except OSError:  # no data is left
+                break
+            end = os.lseek(fd, at, os.SEEK_HOLE)
+            while at < end:
+                data = os.pread(fd, min(end - at, MIB), at)
+                digest.update(str(at).encode() + data)
+                at += len(data)
+        return digest.hexdigest()
+
+    def changed(self):
+        return self.stat() != self.seen
+
+    def changed_at_end(self):
+        return self.changed() or self.digest() != self.hash
+
+
+class Machine:
+    def __init__(self, instance):
+        self.id, self.state, self.bare_pause = instance, "Not started", False
+        self.config = {"drives": {}, "nets": {}}
+        self.vsock = self.memory = self.agent = None
+
+    # ---- the end ----
+
+    def die(self, status):
+        """Sockets stay where they are, as the real one leaves them."""
+        if self.memory and self.memory.changed_at_end():
+            log("violation", why="the memory file of a loaded guest has changed")
+            status = 1
+        if self.agent:
+            self.agent.kill()
+        os._exit(status)
+
+    def watch(self):
+        while True:
+            time.sleep(0.05)
+            if self.memory and self.memory.changed():
+                self.die(1)
+            if self.agent and self.agent.poll() is not None:
+                self.die(0)  # the guest has shut down
+
+    # ---- requests ----
+
+    def serve(self, method, path, body):
+        routes = {
+            ("GET", "/"): self.describe, ("GET", "/version"): self.tell_version,
+            ("PUT", "/boot-source"): self.set_boot_source,
+            ("PUT", "/machine-config"): self.set_machine, ("PUT", "/vsock"): self.set_vsock,
+            ("PUT", "/entropy"): self.set_entropy, ("PUT", "/actions"): self.act,
+            ("PATCH", "/vm"): self.set_state, ("PUT", "/snapshot/create"): self.create,
+            ("PUT", "/snapshot/load"): self.load}
+        named = re.fullmatch(r"/(drives|network-interfaces)/([^/]*)", path)
+        if method == "GET" and body:
+            raise Refused("GET request cannot have a body.")
+        try:
+            value = json.loads(body, object_pairs_hook=no_duplicates) if body else None
+        except ValueError as e:
+            raise Refused(f"The body is no JSON: {e}") from None
+        if named and method in ("PUT", "PATCH"):
+            return self.set_named(method, *named.groups(), value)
+        if (method, path) not in routes:
+            raise Refused(f"Invalid request method and/or path: {method} {path}.")
+        route = routes[method, path]
+        return route() if method == "GET" else route(value)
+
+    def describe(self):
+        return {"id": self.id, "state": self.state, "vmm_version": VERSION,
+                "app_name": "Firecracker"}
+
+    def tell_version(self):
+        return {"firecracker_version": VERSION}
+
+    def before_start(self):
+        if self.state != "Not started":
+            raise Refused("The requested operation is not supported after starting the microVM.")
+
+    def after_start(self):
+        if self.state == "Not started":
+            raise Refused("The requested operation is not supported before starting the "
+                          "microVM.")
+
+    def set_boot_source(self, body):
+        self.before_start()
+        check(BOOT_SOURCE, body)
+        for name in ("kernel_image_path", "initrd_path"):
+            if name in body:
+                self.readable(body[name])
+        self.config["boot"] = body
+
+    def set_machine(self, body):
+        self.before_start()
+        check(MACHINE, body)
+        if not 1 <= body["vcpu_count"] <= 32 or body["mem_size_mib"] < 1:
+            raise Refused("The vCPU count or the memory size is invalid.")
+        self.config["machine"] = body
+
+    def set_vsock(self, body):
+        self.before_start()
+        check(VSOCK, body)
+        if body["guest_cid"] < 3:
+            raise Refused("The guest CID is reserved.")
+        self.bind_vsock(body["uds_path"])
+        self.config["vsock"] = {"guest_cid": body["guest_cid"], "uds_path": body["uds_path"]}
+
+    def set_entropy(self, body):
+        self.before_start()
+        check({"rate_limiter?": dict}, body)
+        self.config["entropy"] = body
+
+    def set_named(self, method, kind, name, body):
+        field = "drive_id" if kind == "drives" else "iface_id"
+        if not re.fullmatch(r"\w+", name, re.ASCII):
+            raise Refused(f"API Resource IDs can only contain alphanumeric characters and "
+                          f"underscores: {name}")
+        if method == "PUT":
+            self.before_start()
+            check(DRIVE if kind == "drives" else INTERFACE, body)
+        else:
+            self.after_start()
+            check(DRIVE_PATCH if kind == "drives" else INTERFACE, body)
+        if body[field] != name:
+            raise Refused("The id from the path does not match the id from the body!")
+        if kind == "drives" and "path_on_host" in body:
+            self.readable(body["path_on_host"])
+        self.config["drives" if kind == "drives" else "nets"][name] = body
+
+    def readable(self, path):
+        try:
+            with open(room_path(path), "rb") as f:
+                return f.read(4)
+        except OSError as e:
+            raise Refused(f"{path}: {e.strerror}") from None
+
+    def bind_vsock(self, path):
+        try:
+            self.vsock = Vsock(room_path(path), AGENT_SOCKET)
+        except OSError as e:
+            raise Refused(f"Cannot create backend for vsock device: UnixBind({e})") from None
+
+    # ---- running ----
+
+    def boot_guest(self, seconds):
+        """The guest's kernel is up after `seconds`, and its agent as soon as it can."""
+        own = ["--mount", "--pid", "--fork", "--kill-child", "--uts", "--mount-proc"]
+        own += [] if os.getuid() == 0 else ["--user", "--map-root-user"]
+        self.agent = subprocess.Popen(
+            ["/usr/bin/unshare", *own, "/bin/sh", "-c",
+             'mount -t tmpfs none /sys/fs/cgroup && { "$0" --port 0 --unix "$1" & wait $!; }',
+             os.environ["DOUBLE_AGENT"], AGENT_SOCKET],
+            stdin=subprocess.DEVNULL, preexec_fn=become_guest)
+        if self.vsock:
+            self.vsock.driver_up_at = time.monotonic() + seconds
+
+    def stop_guest(self, stop):
+        """Its processes stand still, although its clocks go on."""
+        def below(pid):
+            for path in glob.glob(f"/proc/{pid}/task/*/children"):
+                with open(path) as f:
+                    for child in f.read().split():
+                        yield int(child)
+                        yield from below(child)
+        for pid in below(self.agent.pid):
+            os.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT)
+
+    def act(self, body):
+        check({"action_type": str}, body)
+        if body["action_type"] == "SendCtrlAltDel":
+            self.after_start()
+            self.agent.send_signal(signal.SIGKILL)
+        elif body["action_type"] == "InstanceStart":
+            self.before_start()
+            if "boot" not in self.config:
+                raise Refused("Cannot start microvm without kernel configuration.")
+            if self.readable(self.config["boot"]["kernel_image_path"]) != b"\x7fELF":
+                raise Refused("Cannot load kernel due to invalid memory configuration or invalid "
+                              "kernel image: Invalid Elf magic number")
+            self.boot_guest(random.uniform(0, 0.010))
+            self.state = "Running"
+        else:
+            raise Refused(f"unknown variant `{body['action_type']}`")
+
+    def set_state(self, body):
+        self.after_start()
+        check({"state": str}, body)
+        if body["state"] not in ("Paused", "Resumed"):
+            raise Refused(f"unknown variant `{body['state']}`")
+        paused = body["state"] == "Paused"
+        self.state = "Paused" if paused else "Running"
+        self.stop_guest(paused)
+        if paused:
+            self.bare_pause = True
+        elif self.bare_pause and NOW in ((1, 16, 0), (1, 16, 1)) and self.vsock:
+            self.vsock.deaf = True
+        if self.vsock:
+            self.vsock.paused = paused
+
+    # ---- snapshots ----
+
+    def create(self, body):
+        self.after_start()
+        check(CREATE, body)
+        if self.state != "Paused":
+            raise Refused("Cannot create a snapshot while the microVM is running.")
+        if body.get("snapshot_type", "Full") != "Full":
+            raise Refused("Diff snapshots are not enabled.")
+        size = self.config.get("machine", {}).get("mem_size_mib", 128) * MIB
+        state = {"version": VERSION, "memory": size, "config": self.config}
+        try:
+            with open(room_path(body["mem_file_path"]), "wb") as f:
+                f.truncate(size)
+                f.write(os.urandom(65536))
+                f.seek(size - 4096)
+                f.write(os.urandom(4096))
+            with open(room_path(body["snapshot_path"]), "w") as f:
+                json.dump(state, f)
+        except OSError as e:
+            raise Refused(f"Cannot write the snapshot: {e}") from None
+        self.bare_pause = False
+        if self.vsock:
+            self.vsock.reset_guest_side()
+
+    def load(self, body):
+        self.before_start()
+        check(LOAD, body)
+        if "boot" in self.config or "machine" in self.config or self.vsock or \
+                self.config["drives"] or self.config["nets"]:
+            raise Refused("Loading a microVM snapshot not allowed after configuring "
+                          "boot-specific resources.")
+        check({"backend_type": str, "backend_path": str}, body["mem_backend"])
+        override = check({"uds_path": str}, body.get("vsock_override", {"uds_path": ""}))
+        try:
+            self.restore(body, override["uds_path"])
+        except Refused as e:
+            log("refused", why=str(e))
+            raise RestoreFailed(f"Load snapshot error: {e}") from None
+
+    def restore(self, body, uds_path):
+        try:
+            with open(room_path(body["snapshot_path"])) as f:
+                state = json.load(f)
+            memory = room_path(body["mem_backend"]["backend_path"])
+            size = os.stat(memory).st_size
+        except (OSError, ValueError) as e:
+            raise Refused(f"Failed to restore from snapshot: {e}") from None
+        if version_tuple(state["version"])[:2] != NOW[:2]:
+            raise Refused(f"Snapshot version {state['version']} is not {VERSION}'s.")
+        if size < state["memory"]:
+            raise Refused("The memory file is too short.")
+        self.config = state["config"]
+        for drive in self.config["drives"].values():
+            self.readable(drive["path_on_host"])
+        taps = {o["iface_id"]: o["host_dev_name"] for o in body.get("network_overrides", [])}
+        for name, net in self.config["nets"].items():
+            tap = taps.get(name, net["host_dev_name"])
+            if not os.path.exists(f"/sys/class/net/{tap}"):
+                raise Refused(f"Open tap device failed: {tap}")
+        if "vsock" in self.config:
+            path = uds_path or self.config["vsock"]["uds_path"]
+            self.bind_vsock(path)
+            self.config["vsock"]["uds_path"] = path
+            self.vsock.deaf = NOW == (1, 16, 0)
+        try:
+            self.memory = Memory(memory)
+        except OSError as e:
+            raise Refused(f"Failed to open the memory file: {e}") from None
+        self.state = "Running" if body.get("resume_vm") else "Paused"
+        if self.vsock:
+            self.vsock.paused = self.state == "Paused"
+        self.boot_guest(0)
