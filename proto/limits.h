@@ -353,6 +353,7 @@
 /* ---- sandboxes ---- */
 
 #define BOOT_DEADLINE_S 60      /* from the start of a VM to its agent's first answer */
+#define ATTACH_DEADLINE_S 10    /* the same of a VM that is attached to: it runs already */
 #define DEVICE_DEADLINE_MS 5000 /* until a VM's vsock device has made its socket */
 #define DELETE_CANCEL_MS 3000   /* calls get this long to end by themselves */
 #define SPARE_DELAY_MS \

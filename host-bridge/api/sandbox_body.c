@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "host-bridge/api/body.h"
@@ -102,6 +103,10 @@ static int check_path(const struct settings *c, const struct body_str *path, con
                       struct err *e)
 {
 	char real[PATH_MAX];
+	if (c->attach_dir_count == 0)
+		return err_field(e, ERR_FORBIDDEN, field,
+		                 "this bridge has no --attach-dir, which %s has to be in",
+		                 field);
 	if (path->s[0] != '/' || realpath(path->s, real) == NULL)
 		return err_field(e, ERR_INVALID_FIELD, field, "%s must be an existing path",
 		                 field);
@@ -141,7 +146,13 @@ static int take_path(const struct settings *c, const struct attach_fields *f,
 		return err_field(e, ERR_INVALID_FIELD, "attach.path",
 		                 "attach.path is too long");
 	memcpy(to->path, f->path.s, f->path.len + 1);
-	return check_path(c, &f->path, "attach.path", e);
+	struct stat st;
+	if (check_path(c, &f->path, "attach.path", e) < 0)
+		return -1;
+	if (stat(to->path, &st) < 0 || !S_ISSOCK(st.st_mode))
+		return err_field(e, ERR_INVALID_FIELD, "attach.path",
+		                 "attach.path must be a socket");
+	return 0;
 }
 
 static int take_attach(struct api_request *r, const struct attach_fields *f,

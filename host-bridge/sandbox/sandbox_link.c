@@ -68,11 +68,11 @@ void sandbox_ask_agent(struct sandbox *s)
 	Sandgate__Open open = SANDGATE__OPEN__INIT;
 	Sandgate__Info info = SANDGATE__INFO__INIT;
 	struct err e = {0};
+	unsigned ms = (s->launcher->external ? ATTACH_DEADLINE_S : BOOT_DEADLINE_S) * 1000;
 	open.op_case = SANDGATE__OPEN__OP_INFO;
 	open.info = &info;
-	s->asked = link_create(s->set->loop, &s->endpoint, BOOT_DEADLINE_S * 1000, &e);
-	if (s->asked == NULL ||
-	    link_open(s->asked, &open, BOOT_DEADLINE_S * 1000, &handlers, s, &e) < 0)
+	s->asked = link_create(s->set->loop, &s->endpoint, ms, &e);
+	if (s->asked == NULL || link_open(s->asked, &open, ms, &handlers, s, &e) < 0)
 		sandbox_failed(s, &e);
 }
 

@@ -2,6 +2,7 @@
 import concurrent.futures
 import itertools
 import random
+import socket
 import struct
 import time
 
@@ -204,6 +205,46 @@ def test_attach_to_garbage(local_bridge, guest, meddler):
         "/v1/sandboxes", {"attach": {"transport": "unix", "path": meddler.path}}, timeout=60)
     assert reply.status >= 500 and reply.code in TYPED, reply.body
     assert time.monotonic() - began < 20
+
+
+def attach(bridge, path):
+    began = time.monotonic()
+    reply = bridge.client.post("/v1/sandboxes",
+                               {"attach": {"transport": "hybrid", "path": str(path)}}, timeout=60)
+    return reply, time.monotonic() - began
+
+
+def test_attach_to_what_is_no_socket(local_bridge):
+    path = local_bridge.attach / "file"
+    path.write_text("")
+    reply, took = attach(local_bridge, path)
+    assert (reply.status, reply.code) == (400, "request.invalid_field"), reply.body
+    assert reply.error["details"]["field"] == "attach.path" and took < 1
+
+
+def test_attach_where_nobody_listens(local_bridge):
+    """No boot is waited for: the VM runs, or there is none."""
+    path = local_bridge.attach / "dead.sock"
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(str(path))
+    reply, took = attach(local_bridge, path)
+    assert (reply.status, reply.code) == (503, "agent.unreachable"), reply.body
+    assert took < 20
+
+
+def test_attach_on_a_bridge_that_allows_no_path(farm):
+    bridge = farm.new("local")
+    words = bridge.command()
+    at = words.index("--attach-dir")
+    del words[at:at + 2]
+    bridge.command = lambda: words
+    bridge.start()
+    try:
+        reply, _ = attach(bridge, "/nowhere")
+        assert (reply.status, reply.code) == (403, "auth.forbidden"), reply.body
+        assert "--attach-dir" in reply.error["message"]
+    finally:
+        bridge.stop()
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "/run/x.sock", "../x", "relative.sock"])
