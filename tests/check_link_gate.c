@@ -125,6 +125,47 @@ START_TEST(what_is_urgent_does_not_wait_behind_what_is_not)
 }
 END_TEST
 
+static unsigned quiet;
+
+static void on_quiet(struct link_gate *g)
+{
+	ck_assert_ptr_eq(g, &gate);
+	quiet++;
+}
+
+START_TEST(a_closed_gate_tells_when_nobody_is_opening_any_more)
+{
+	quiet = 0;
+	ck_assert(link_pass_enter(&passes[0]));
+	ck_assert(link_pass_enter(&passes[1]));
+	link_gate_close(&gate, on_quiet);
+	link_pass_opened(&passes[0]);
+	ck_assert_uint_eq(quiet, 0);
+	link_pass_leave(&passes[1]); /* it did not come to its answer */
+	ck_assert_uint_eq(quiet, 1);
+	link_pass_leave(&passes[0]);
+	ck_assert_uint_eq(quiet, 1);
+}
+END_TEST
+
+START_TEST(a_closed_gate_lets_nobody_in_until_it_is_opened)
+{
+	quiet = 0;
+	link_gate_close(&gate, on_quiet);
+	ck_assert_uint_eq(quiet, 1);
+	ck_assert(!link_pass_enter(&passes[0]));
+	ck_assert(!link_pass_enter(&urgent));
+	link_pass_wait(&passes[0]);
+	link_pass_wait(&urgent);
+	ck_assert(!link_pass_is_full(&passes[0]));
+	ck_assert_uint_eq(turn_count, 0);
+	link_gate_open(&gate);
+	ck_assert_uint_eq(turn_count, 2);
+	ck_assert_ptr_eq(turns[0], &urgent);
+	ck_assert(link_pass_enter(&passes[1]));
+}
+END_TEST
+
 START_TEST(without_a_gate_all_pass)
 {
 	struct link_pass p = {0};
@@ -154,6 +195,8 @@ int main(void)
 	tcase_add_test(t, an_answered_open_makes_room_for_the_next);
 	tcase_add_test(t, who_leaves_the_line_is_passed_over);
 	tcase_add_test(t, what_is_urgent_does_not_wait_behind_what_is_not);
+	tcase_add_test(t, a_closed_gate_tells_when_nobody_is_opening_any_more);
+	tcase_add_test(t, a_closed_gate_lets_nobody_in_until_it_is_opened);
 	tcase_add_test(t, without_a_gate_all_pass);
 	tcase_add_test(t, the_agent_never_closes_one_whose_open_is_under_way);
 	suite_add_tcase(s, t);
