@@ -215,7 +215,11 @@ static void take_output(struct ask_end *end, const Sandgate__Output *o)
 	if (o->sequence != end->sequence)
 		fail("output at sequence %llu where %llu was due",
 		     (unsigned long long)o->sequence, (unsigned long long)end->sequence);
-	end->bytes[s] = realloc(end->bytes[s], end->len[s] + o->data.len + 1);
+	size_t needed = end->len[s] + o->data.len + 1;
+	if (needed > end->room[s]) {
+		end->room[s] = 2 * needed;
+		end->bytes[s] = realloc(end->bytes[s], end->room[s]);
+	}
 	if (!end->bytes[s])
 		fail("out of memory");
 	memcpy(end->bytes[s] + end->len[s], o->data.data, o->data.len);

@@ -14,7 +14,7 @@
 struct ask_end {
 	Sandgate__Result *result;
 	uint8_t *bytes[2]; /* stdout, stderr; NUL-terminated for comparison */
-	size_t len[2];
+	size_t len[2], room[2];
 	uint64_t gap;      /* bytes that Gap frames announced */
 	uint64_t sequence; /* of Exit */
 };
