@@ -135,6 +135,51 @@ START_TEST(open_that_may_have_arrived_is_not_sent_again)
 }
 END_TEST
 
+static void open_insisting(unsigned deadline_ms)
+{
+	here.kind = TRANSPORT_UNIX;
+	struct link *l = create(5000);
+	link_insist(l);
+	open_ping(l, deadline_ms);
+}
+
+START_TEST(link_that_insists_sends_its_open_again_until_it_is_answered)
+{
+	uint8_t wire[64];
+	open_insisting(5000);
+	for (int i = 0; i < 3; i++) {
+		int lost = accept_now();
+		take_open(lost);
+		close(lost);
+	}
+	int silent = accept_now(), fd;
+	take_open(silent);
+	fd = accept_now();
+	take_open(fd);
+	say(fd, wire, pack_opened(wire, PROTOCOL_VERSION));
+	UNTIL(heard.opened);
+	ck_assert_int_eq(heard.closed, 0);
+	close(fd);
+	UNTIL(heard.closed);
+	ck_assert_int_eq(heard.why.code, ERR_SANDBOX_LOST);
+	settle();
+	ck_assert_int_lt(accept(listener, NULL, NULL), 0);
+	close(silent);
+}
+END_TEST
+
+START_TEST(link_that_insists_gives_up_at_its_deadline)
+{
+	open_insisting(60);
+	int fd = accept_now();
+	take_open(fd);
+	UNTIL(heard.closed);
+	ck_assert_int_eq(heard.why.code, ERR_TIMEOUT);
+	ck_assert(heard.sent);
+	close(fd);
+}
+END_TEST
+
 START_TEST(dead_spare_is_replaced_without_a_word)
 {
 	uint8_t wire[64];
@@ -310,6 +355,8 @@ int main(void)
 	tcase_add_test(t, missing_socket_is_unreachable_after_the_deadline);
 	tcase_add_test(t, agent_that_never_says_opened_times_out);
 	tcase_add_test(t, open_that_may_have_arrived_is_not_sent_again);
+	tcase_add_test(t, link_that_insists_sends_its_open_again_until_it_is_answered);
+	tcase_add_test(t, link_that_insists_gives_up_at_its_deadline);
 	tcase_add_test(t, dead_spare_is_replaced_without_a_word);
 	tcase_add_test(t, spare_that_dies_as_it_is_taken_is_replaced_without_a_word);
 	tcase_add_test(t, spare_that_speaks_is_no_spare);

@@ -34,6 +34,8 @@ void link_update_due(struct link *l)
 	else if (l->state == CONNECTING)
 		due = l->answer_due > 0 && l->answer_due < l->connect_due ? l->answer_due
 		                                                          : l->connect_due;
+	else if (l->state == OPENING && l->insists)
+		due = l->try_due < l->answer_due ? l->try_due : l->answer_due;
 	else if (l->state == OPENING || (l->state == OPEN && !l->paused))
 		due = l->answer_due;
 	if (due > 0)
@@ -125,15 +127,29 @@ void link_end_with(struct link *l, enum err_code code, const char *msg)
 	link_end(l, &e, NULL);
 }
 
+static void open_again(struct link *l)
+{
+	hang_up(l);
+	link_buf_rewind(&l->out);
+	if (l->insists)
+		l->connect_due = l->answer_due;
+	link_connect_later(l);
+}
+
+/* A guest that is merely slow is not asked ever again before it can answer. */
+static void try_longer(struct link *l)
+{
+	l->try_ms *= 2;
+	open_again(l);
+}
+
 /* The peer hung up. What was never handed over as a whole cannot have run: try again. */
 void link_peer_gone(struct link *l)
 {
 	if (l->state == LINGERING) {
 		link_free(l);
-	} else if (l->state == OPENING && !l->sent) {
-		hang_up(l);
-		link_buf_rewind(&l->out);
-		link_connect_later(l);
+	} else if (l->state == OPENING && (!l->sent || l->insists)) {
+		open_again(l);
 	} else {
 		link_end_with(l, ERR_SANDBOX_LOST, "the guest hung up");
 	}
@@ -154,7 +170,7 @@ static void flush_out(struct link *l)
 	}
 	link_buf_take(&l->out, (size_t)n);
 	l->sent = l->sent || link_buf_taken(&l->out) >= l->open_size;
-	if (l->sent)
+	if (l->sent && !(l->insists && l->state == OPENING))
 		link_buf_compact(&l->out);
 }
 
@@ -188,6 +204,7 @@ static void on_io(struct ev_loop *loop, ev_io *w, int revents)
 void link_send_open(struct link *l)
 {
 	l->state = OPENING;
+	l->try_due = link_clock() + l->try_ms / 1e3;
 	link_update_due(l);
 	flush_out(l);
 }
@@ -212,6 +229,8 @@ static void on_due(struct ev_loop *loop, ev_timer *w, int revents)
 		link_free(l);
 	else if (l->pass.waits)
 		link_turn_late(l);
+	else if (l->state == OPENING && l->insists && l->try_due < l->answer_due)
+		try_longer(l);
 	else if (l->state == CONNECTING)
 		link_end_with(l, ERR_UNREACHABLE,
 		              l->last.code != ERR_NONE ? l->last.msg
@@ -338,6 +357,12 @@ void link_resume(struct link *l)
 	link_update_io(l);
 	if (l->fd >= 0 && link_buf_len(&l->in) > 0)
 		link_timer_in(l, &l->kick, 0);
+}
+
+void link_insist(struct link *l)
+{
+	l->insists = true;
+	l->try_ms = CONNECT_TRY_MS;
 }
 
 bool link_is_ready(const struct link *l)

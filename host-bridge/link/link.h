@@ -58,6 +58,11 @@ bool link_enter(struct link *l, struct link_gate *g, bool urgent);
  * Open that may have arrived is never sent twice. ERR_TOO_LARGE over FRAME_MAX_TO_GUEST. */
 int link_open(struct link *l, Sandgate__Open *open, unsigned deadline_ms,
               const struct link_handlers *h, void *owner, struct err *e);
+/* Before link_open: its Open does no harm when it arrives more than once. Where a connection is
+ * lost or nothing comes of it for CONNECT_TRY_MS (then for twice as long, and so on) before
+ * Opened, the link connects and sends Open again, within link_open's deadline: what a VMM may
+ * do to the first connections of a guest that was just restored. */
+void link_insist(struct link *l);
 /* Another frame, after link_open. 0; 1 when over LINK_HIGH_WATER (queued all the same);
  * -1 only when memory fails. */
 int link_send(struct link *l, const Sandgate__HostFrame *f);

@@ -28,6 +28,9 @@ struct link {
 	unsigned connect_ms, open_ms; /* what the two are set to */
 	unsigned expect_ms;           /* OPEN: what answer_due was set to, for after a pause */
 	unsigned backoff_ms;          /* before the next try */
+	bool insists;                 /* Open may be sent again until Opened has come … */
+	unsigned try_ms;              /* … after so long, */
+	double try_due;               /* which is at that time */
 	struct err last;              /* why the last try failed */
 
 	struct link_buf in, out;

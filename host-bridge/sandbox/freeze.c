@@ -106,6 +106,7 @@ static int ask_resume(struct freeze *f, struct err *e)
 	f->link = link_create(f->t.loop, &f->t.endpoint, CONNECT_DEADLINE_MS, e);
 	if (f->link == NULL)
 		return -1;
+	link_insist(f->link);
 	return link_open(f->link, &open, RESUME_ANSWER_MS, &handlers, f, e);
 }
 

@@ -72,6 +72,8 @@ void sandbox_ask_agent(struct sandbox *s)
 	open.op_case = SANDGATE__OPEN__OP_INFO;
 	open.info = &info;
 	s->asked = link_create(s->set->loop, &s->endpoint, ms, &e);
+	if (s->asked != NULL)
+		link_insist(s->asked);
 	if (s->asked == NULL || link_open(s->asked, &open, ms, &handlers, s, &e) < 0)
 		sandbox_failed(s, &e);
 }
