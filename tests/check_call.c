@@ -51,6 +51,12 @@ static bool is_delivered(void *arg)
 	return true;
 }
 
+static bool no_exchange(void *arg)
+{
+	(void)arg;
+	return http_server_exchanges(fx.api.http) == 0;
+}
+
 #define UNTIL(condition, arg) until(condition, (void *)(uintptr_t)(arg), &client, 1)
 
 static void start(const char *path)
@@ -87,6 +93,44 @@ START_TEST(a_reply_gives_the_output_up_and_a_stream_does_not)
 	UNTIL(nobody_is_attached, NULL);
 	ck_assert_int_eq(fx.keeps, _i == 1);
 	ck_assert_uint_eq(fx.released, _i == 0);
+}
+END_TEST
+
+static bool counts(const char *outcome, unsigned count)
+{
+	const struct metrics_gauges none = {0};
+	char line[80];
+	size_t len;
+	char *text = metrics_text(fx.api.metrics, &none, &len);
+	snprintf(line, sizeof(line), "execs_total{outcome=\"%s\"} %u\n", outcome, count);
+	bool found = strstr(text, line) != NULL;
+	free(text);
+	return found;
+}
+
+/* By its result, or by why that was not seen; a repetition of its start is none. */
+START_TEST(each_exec_is_counted_once)
+{
+	static const char *const as[] = {"exited", "exited", "client_gone", "detached",
+	                                 "error"};
+	if (_i == 3) {
+		request(&client, "POST", "/execs", "Content-Type: application/json\r\n", EXEC);
+		UNTIL(client_has, "HTTP/1.1 201");
+	} else {
+		fx.exists = _i == 1;
+		start(_i == 2 ? "/exec/stream" : "/exec");
+		if (_i == 2)
+			UNTIL(client_has, "\"type\":\"start\"");
+		fx.finished = _i < 2;
+		fx.vanished = _i == 4;
+	}
+	if (_i == 2)
+		peer_close(&client);
+	else if (_i == 4)
+		agent_cut();
+	UNTIL(no_exchange, NULL);
+	for (int i = 1; i < 5; i++)
+		ck_assert(counts(as[i], _i != 1 && strcmp(as[i], as[_i]) == 0));
 }
 END_TEST
 
@@ -251,12 +295,6 @@ START_TEST(a_long_result_is_written_in_pieces)
 }
 END_TEST
 
-static bool no_exchange(void *arg)
-{
-	(void)arg;
-	return http_server_exchanges(fx.api.http) == 0;
-}
-
 /* Other calls' clients take nothing: their output fills the bridge's buffers. */
 START_TEST(a_long_output_is_cut_when_the_buffers_are_full_and_says_so)
 {
@@ -343,6 +381,7 @@ int main(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, the_result_is_the_reply);
 	tcase_add_loop_test(t, a_reply_gives_the_output_up_and_a_stream_does_not, 0, 2);
+	tcase_add_loop_test(t, each_exec_is_counted_once, 0, 5);
 	tcase_add_loop_test(t, a_lost_link_is_attached_again_where_it_broke, 0, 2);
 	tcase_add_loop_test(t, an_exec_that_is_gone_after_the_break_is_lost, 0, 2);
 	tcase_add_loop_test(t, a_client_that_goes_cancels, 0, 2);

@@ -103,7 +103,8 @@ static void create(struct creation *c, const struct sandbox_spec *spec)
 		c->sandbox = sandbox_create(set, spec, on_ready, c, &e);
 		if (c->sandbox != NULL)
 			return;
-		metrics_sandbox(r->api->metrics, false, 0);
+		if (err_http_status(e.code) >= 500)
+			metrics_sandbox(r->api->metrics, false, 0);
 	}
 	struct api_details d = {.started = "no"};
 	quota_explain(r->api->quota, spec->workspace, &e, &d);

@@ -18,6 +18,7 @@ struct call {
 	struct call_set *set;
 	struct api_request *r; /* until it was answered */
 	struct ev_loop *loop;
+	struct metrics *metrics;
 	struct sandbox *sandbox;
 	enum call_kind kind;
 	enum call_state state;
@@ -27,6 +28,7 @@ struct call {
 	struct exec_claim claim; /* on the workspace's quota */
 	ev_timer watchdog;       /* the guest is silent past the exec's own deadline */
 	unsigned attach_tries;
+	bool replay; /* of a start that somebody has counted already */
 	bool owner;  /* of the exec: it may drop the output. Else a repetition of the request,
 	              * which stands by: it watches until the owner goes */
 	bool going;  /* the sandbox is being ended; the Cancel is sent */
@@ -55,6 +57,12 @@ static void call_destroy(struct call *c)
 	free(c);
 }
 
+static void count_unseen(const struct call *c, enum metrics_unseen why)
+{
+	if (!c->replay)
+		metrics_exec_unseen(c->metrics, why);
+}
+
 static void call_fail(struct call *c, const struct err *e, const char *started)
 {
 	struct api_request *r = c->r;
@@ -67,7 +75,8 @@ static void call_fail(struct call *c, const struct err *e, const char *started)
 	}
 	r->on_gone = NULL;
 	r->on_room = NULL;
-	metrics_exec_failed(r->api->metrics);
+	if (strcmp(started, "no") != 0)
+		count_unseen(c, UNSEEN_ERROR);
 	r->outcome = "error";
 	if (strcmp(started, "no") == 0)
 		exec_claim_end(&c->claim);
@@ -82,7 +91,8 @@ static void call_finish(struct call *c, Sandgate__Result *result, uint64_t end)
 	r->on_room = NULL;
 	r->outcome = result_outcome_name(result->outcome);
 	exec_claim_end(&c->claim);
-	metrics_exec(r->api->metrics, result->outcome, ev_now(r->api->loop) - r->received);
+	if (!c->replay)
+		metrics_exec(c->metrics, result->outcome, ev_now(c->loop) - r->received);
 	if (!c->q->exec.keep_output && c->owner) {
 		bool cut[2];
 		call_output_cut(&c->out, result, cut);
@@ -131,6 +141,8 @@ static void arm_watchdog(struct call *c)
 static void on_gone(struct api_request *r)
 {
 	struct call *c = r->owner;
+	if (c->state != CALL_OPENING)
+		count_unseen(c, UNSEEN_CLIENT_GONE);
 	if (c->kind != CALL_START)
 		dial_cancel(&c->dial, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL);
 	if (c->q->exec.on_disconnect == SANDGATE__ON_DISCONNECT__DISCONNECT_KILL && c->owner)
@@ -171,12 +183,15 @@ static void on_started(struct call *c, const Sandgate__Started *s)
 	bool first = c->state == CALL_OPENING;
 	c->state = CALL_RUNNING;
 	c->owner = s->owner;
+	if (first)
+		c->replay = s->existing;
 	exec_claim_started(&c->claim, s->existing);
 	if (c->kind == CALL_START)
 		c->r->on_gone = NULL;
 	arm_watchdog(c);
 	call_output_started(&c->out, s->started_at_ms);
 	if (c->kind == CALL_START) {
+		count_unseen(c, UNSEEN_DETACHED);
 		call_destroy(c);
 		return;
 	}
@@ -285,6 +300,7 @@ void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
 	c->set->count++;
 	c->r = r;
 	c->loop = r->api->loop;
+	c->metrics = r->api->metrics;
 	c->sandbox = s;
 	c->kind = kind;
 	c->owner = kind != CALL_START;

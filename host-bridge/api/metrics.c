@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define OUTCOMES 8 /* of enum Outcome, and slot 0 for what ended in an error */
+#define OUTCOMES 8 /* of enum Outcome; 0 is none */
+#define UNSEEN 3
 #define STATUS_MAX 600
 
 static const double bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
@@ -18,14 +19,19 @@ struct histogram {
 
 struct metrics {
 	uint64_t requests[STATUS_MAX];
-	uint64_t execs[OUTCOMES];
+	uint64_t execs[OUTCOMES], unseen[UNSEEN];
 	struct histogram exec_seconds, create_seconds;
 	uint64_t sandboxes_created, sandboxes_failed;
 };
 
-static const char *const outcome_names[OUTCOMES] = {"error",     "exited",      "signaled",
+static const char *const outcome_names[OUTCOMES] = {NULL,        "exited",      "signaled",
                                                     "timed_out", "oom_killed",  "cpu_limit",
                                                     "cancelled", "spawn_failed"};
+static const char *const unseen_names[UNSEEN] = {
+    [UNSEEN_ERROR] = "error",
+    [UNSEEN_DETACHED] = "detached",
+    [UNSEEN_CLIENT_GONE] = "client_gone",
+};
 
 struct metrics *metrics_create(void)
 {
@@ -55,13 +61,14 @@ void metrics_request(struct metrics *m, int status)
 
 void metrics_exec(struct metrics *m, Sandgate__Outcome outcome, double seconds)
 {
-	m->execs[(unsigned)outcome < OUTCOMES ? (unsigned)outcome : 0]++;
+	if ((unsigned)outcome < OUTCOMES)
+		m->execs[outcome]++;
 	observe(&m->exec_seconds, seconds);
 }
 
-void metrics_exec_failed(struct metrics *m)
+void metrics_exec_unseen(struct metrics *m, enum metrics_unseen why)
 {
-	m->execs[0]++;
+	m->unseen[why]++;
 }
 
 void metrics_sandbox(struct metrics *m, bool ready, double seconds)
@@ -92,18 +99,25 @@ static void print_gauge(FILE *f, const char *name, const char *help, size_t valu
 	fprintf(f, "# HELP %s %s\n# TYPE %s gauge\n%s %zu\n", name, help, name, name, value);
 }
 
+static void print_exec(FILE *f, const char *outcome, uint64_t count)
+{
+	fprintf(f, "sandgate_execs_total{outcome=\"%s\"} %ju\n", outcome, (uintmax_t)count);
+}
+
 char *metrics_text(const struct metrics *m, const struct metrics_gauges *g, size_t *len)
 {
 	char *text = NULL;
 	FILE *f = open_memstream(&text, len);
 	if (f == NULL)
 		return NULL;
-	fputs("# HELP sandgate_execs_total Execs that ended, by outcome.\n"
+	fputs("# HELP sandgate_execs_total Execs started, by outcome; where the result was not "
+	      "seen by why: error, detached, client_gone.\n"
 	      "# TYPE sandgate_execs_total counter\n",
 	      f);
-	for (size_t i = 0; i < OUTCOMES; i++)
-		fprintf(f, "sandgate_execs_total{outcome=\"%s\"} %ju\n", outcome_names[i],
-		        (uintmax_t)m->execs[i]);
+	for (size_t i = 1; i < OUTCOMES; i++)
+		print_exec(f, outcome_names[i], m->execs[i]);
+	for (size_t i = 0; i < UNSEEN; i++)
+		print_exec(f, unseen_names[i], m->unseen[i]);
 	fputs("# HELP sandgate_http_requests_total Requests, by status (499: client left).\n"
 	      "# TYPE sandgate_http_requests_total counter\n",
 	      f);
@@ -112,7 +126,8 @@ char *metrics_text(const struct metrics *m, const struct metrics_gauges *g, size
 			fprintf(f, "sandgate_http_requests_total{status=\"%d\"} %ju\n", i,
 			        (uintmax_t)m->requests[i]);
 	fprintf(f,
-	        "# HELP sandgate_sandboxes_created_total Sandboxes, by success.\n"
+	        "# HELP sandgate_sandboxes_created_total Sandboxes, by success; creates that "
+	        "were refused are not counted.\n"
 	        "# TYPE sandgate_sandboxes_created_total counter\n"
 	        "sandgate_sandboxes_created_total{result=\"ready\"} %ju\n"
 	        "sandgate_sandboxes_created_total{result=\"failed\"} %ju\n",

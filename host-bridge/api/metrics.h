@@ -22,11 +22,12 @@ struct metrics *metrics_create(void);
 void metrics_destroy(struct metrics *m);
 
 void metrics_request(struct metrics *m, int status);
-/* An exec that this bridge started and saw the end of; seconds from request to result. */
+/* Each exec that this bridge started is counted once: with its result (seconds from request to
+ * result), or by why the bridge has not seen that. What was refused is none. */
 void metrics_exec(struct metrics *m, Sandgate__Outcome outcome, double seconds);
-/* One that ended in an error instead of a result. */
-void metrics_exec_failed(struct metrics *m);
-/* A sandbox became ready, or did not. */
+enum metrics_unseen { UNSEEN_ERROR, UNSEEN_DETACHED, UNSEEN_CLIENT_GONE };
+void metrics_exec_unseen(struct metrics *m, enum metrics_unseen why);
+/* A sandbox became ready, or did not though there was nothing wrong with the request. */
 void metrics_sandbox(struct metrics *m, bool ready, double seconds);
 
 /* Prometheus text format 0.0.4, malloc'd; NULL when memory fails. */

@@ -198,12 +198,19 @@ class TestOperating:
         assert local_bridge.client.get("/v1/quota").status == 200
 
     def test_metrics(self, local_bridge, local):
-        count = lambda: float(next(
+        count = lambda name: float(next(
             l.split()[1] for l in local_bridge.client.get("/metrics").body.decode().splitlines()
-            if l.startswith('sandgate_execs_total{outcome="timed_out"}')))
-        before = count()
+            if l.startswith(f"sandgate_{name}")))
+        timed_out = 'execs_total{outcome="timed_out"}'
+        before = count(timed_out)
         local.run("sleep 5", timeout_seconds=0.1)
-        assert count() == before + 1
+        assert count(timed_out) == before + 1
+        # What is wrong with a request is no failure of this node.
+        names = 'execs_total{outcome="error"}', 'sandboxes_created_total{result="failed"}'
+        before = [count(name) for name in names]
+        assert local.exec("true", capabilities=["CAP_NONE_SUCH"]).status == 400
+        assert local_bridge.client.post("/v1/sandboxes", {"template": "none"}).status == 404
+        assert [count(name) for name in names] == before
         text = local_bridge.client.get("/metrics").body.decode()
         assert local.id not in text
 
