@@ -209,6 +209,8 @@ static void on_renewed(struct helper *h, int failed)
 			memcpy(sn->instance, sn->renewal->instance, sizeof(sn->instance));
 		sn->generation = sn->next_generation;
 		sn->state = WORKING;
+		if (clone)
+			session_set_suspend(sn->sessions); /* if nobody said Prepare */
 		exec_table_resume(sn->table, clone);
 		log_info("snapshot", NULL, "resumed as %s, generation %llu",
 		         clone ? "a clone" : "the same", (unsigned long long)sn->generation);

@@ -670,6 +670,22 @@ START_TEST(in_a_clone_foreground_execs_are_cancelled_and_others_run_on)
 }
 END_TEST
 
+/* Where the host copied it unasked, its sessions' peers are perhaps silent for ever. */
+START_TEST(a_clone_that_was_not_prepared_ends_its_sessions)
+{
+	Sandgate__Exec m = exec_message("a", "sleep 60");
+	struct host *owner = start(&m), *silent = host_connect();
+
+	resume_clone();
+	ck_assert_uint_eq(read_suspended(owner, 0, NULL), 0);
+	ck_assert(host_next(silent) == NULL);
+	host_close(silent);
+	turn_until(is_finished, find("a"));
+	ck_assert_int_eq(exec_result(find("a"))->cancel_reason,
+	                 SANDGATE__CANCEL_REASON__CANCEL_FORKED);
+}
+END_TEST
+
 START_TEST(a_clone_knows_no_results_and_all_ids_are_free)
 {
 	Sandgate__Exec done = exec_message("done", "echo x"),
@@ -766,6 +782,7 @@ int main(void)
 	tcase_add_test(tc, faulty_resumes_are_refused_by_field);
 	tcase_add_test(tc, a_clone_is_another_agent_with_another_environment);
 	tcase_add_test(tc, in_a_clone_foreground_execs_are_cancelled_and_others_run_on);
+	tcase_add_test(tc, a_clone_that_was_not_prepared_ends_its_sessions);
 	tcase_add_test(tc, a_clone_knows_no_results_and_all_ids_are_free);
 	tcase_add_test(tc, a_clone_without_entropy_is_refused_and_waits);
 	tcase_add_test(tc, who_does_not_manage_the_machine_says_what_was_not_done);
