@@ -1,4 +1,5 @@
 /* What sessions ask of an exec: attach, stdin, release, and how it is. */
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "guest-agent/exec_internal.h"
@@ -145,7 +146,8 @@ int exec_stdin(struct exec *x, const uint64_t *offset, uint8_t *data, size_t len
 {
 	if (offset != NULL && *offset != exec_stdin_offset(x)) {
 		free(data);
-		return err_field(e, ERR_STDIN_OFFSET, "offset", "the input goes on elsewhere");
+		return err_field(e, ERR_STDIN_OFFSET, "offset",
+		                 "the next byte's offset is %" PRIu64, exec_stdin_offset(x));
 	}
 	if (x->feed == NULL) {
 		free(data);

@@ -138,7 +138,7 @@ static void refuse_input(struct input *in)
 	struct api_details d = {.has_limit = true, .limit = in->taken};
 	struct api_request *r = ask_done(&in->ask);
 	d.exec_id = r->exec_id;
-	err_field(&e, ERR_STDIN_OFFSET, "stdin_open", "the input is closed");
+	err_field(&e, ERR_STDIN_OFFSET, "stdin_open", "the input is closed: it takes no more");
 	api_fail(r, &e, &d);
 }
 

@@ -132,10 +132,14 @@ class TestStdinOffset:
         assert self.feed(local, id, b"one ", "?offset=0").json == {"offset": 4}
         reply = self.feed(local, id, b"one ", "?offset=0")
         assert (reply.status, reply.code) == (409, "exec.stdin_offset")
-        assert reply.error["details"]["limit"] == 4 or "4" in reply.error["message"]
+        assert reply.error["details"]["limit"] == 4
+        assert "next byte's offset is 4" in reply.error["message"]
         assert self.feed(local, id, b"two", "?offset=4&close=true").json["offset"] == 7
         state = local.state(id, 10)
         assert state["result"]["exit_code"] == 0
+        reply = self.feed(local, id, b"more", "?offset=7")
+        assert reply.status == 409 and reply.error["details"]["field"] == "stdin_open"
+        assert "closed" in reply.error["message"]
         reply = local.client.get(f"{local.path}/execs/{id}/output")
         assert reply.body == b"one two"
 
