@@ -379,8 +379,13 @@
 
 /* A VMM's answer to one call (pause, save the state, load it); copies of memory not counted. */
 #define VMM_CALL_S 15.
+/* … and to one that lets it write the guest's memory to a disk. */
+#define VMM_SAVE_S 300.
 /* What QEMU may write of a state in a second (bytes): all at once. */
 #define SAVE_BANDWIDTH (64ll * 1024 * MIB)
+
+/* One answer of a VMM's HTTP API (bytes, with its head); ours are far shorter. */
+#define VMM_HTTP_ANSWER_MAX (16 * KIB)
 
 /* One message of QEMU's monitor (bytes); ours are answered by far shorter ones. */
 #define QMP_LINE_MAX (16 * KIB)

@@ -40,7 +40,7 @@ static int open_file(struct auth *a, const char *path, struct err *e)
 {
 	a->path = realpath(path, NULL);
 	if (a->path == NULL)
-		return err_errno(e, ERR_INTERNAL, errno, "cannot read the token file");
+		return err_errno(e, ERR_INTERNAL, errno, "cannot read %.80s", path);
 	ev_stat_init(&a->watch, on_file_change, a->path, 0.);
 	ev_stat_start(a->loop, &a->watch);
 	return tokens_load(a->path, &a->file, e);

@@ -133,7 +133,8 @@ static bool add_limits(struct tokens *to, const struct workspace_limits *l)
 	return true;
 }
 
-static int take_line(const char *line, int number, struct tokens *to, struct err *e)
+/* `where` is the file and the line's number, for the message. */
+static int take_line(const char *line, const char *where, struct tokens *to, struct err *e)
 {
 	struct token t;
 	struct workspace_limits l;
@@ -141,10 +142,13 @@ static int take_line(const char *line, int number, struct tokens *to, struct err
 	if (kind == TOKENS_EMPTY)
 		return 0;
 	if (kind == TOKENS_BAD || (kind == TOKENS_LIMITS && has_limits(to, l.workspace)))
-		return err_set(e, ERR_INTERNAL, "the token file's line %d is not valid",
-		               number);
+		return err_set(
+		    e, ERR_INTERNAL,
+		    "%s is neither \"id workspace member|admin hash\" (64 hex digits)"
+		    " nor a workspace's one \"limits\"",
+		    where);
 	if (to->count + to->limits_count == TOKENS_LINES_MAX)
-		return err_set(e, ERR_INTERNAL, "the token file has more than %d lines",
+		return err_set(e, ERR_INTERNAL, "%s is one too many: %d are the most", where,
 		               TOKENS_LINES_MAX);
 	if (kind == TOKENS_TOKEN ? add_token(to, &t) : add_limits(to, &l))
 		return 0;
@@ -157,14 +161,16 @@ int tokens_load(const char *path, struct tokens *out, struct err *e)
 	FILE *f = fopen(path, "re");
 	if (f == NULL)
 		return err_errno(e, errno == ENOENT ? ERR_FILE_NOT_FOUND : ERR_INTERNAL, errno,
-		                 "cannot read the token file");
-	char *line = NULL;
+		                 "cannot read %.80s", path);
+	char *line = NULL, where[100];
 	size_t room = 0;
 	int rc = 0;
-	for (int number = 1; rc == 0 && getline(&line, &room, f) >= 0; number++)
-		rc = take_line(line, number, out, e);
+	for (int number = 1; rc == 0 && getline(&line, &room, f) >= 0; number++) {
+		snprintf(where, sizeof(where), "%.60s:%d", path, number);
+		rc = take_line(line, where, out, e);
+	}
 	if (rc == 0 && ferror(f))
-		rc = err_errno(e, ERR_INTERNAL, errno, "cannot read the token file");
+		rc = err_errno(e, ERR_INTERNAL, errno, "cannot read %.80s", path);
 	free(line);
 	fclose(f);
 	if (rc < 0)
