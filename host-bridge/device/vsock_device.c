@@ -260,11 +260,21 @@ static void on_orphan(struct ev_loop *loop, ev_timer *w, int revents)
 
 /* ---- start ---- */
 
-static void usage(void)
+static void usage(FILE *to, int status)
 {
-	fprintf(stderr, "usage: host-bridge vsock-device --socket PATH --uds PATH "
-	                "[--guest-cid N] [--uid N] [--gid N]\n");
-	exit(1);
+	fputs("usage: host-bridge vsock-device --socket PATH --uds PATH [OPTION]...\n\n"
+	      "The vsock device of one virtual machine, in a process of its own.\n\n"
+	      "  --socket PATH   where the VMM connects, over vhost-user\n"
+	      "  --uds PATH      the hybrid socket: \"CONNECT PORT\" reaches the guest, whose "
+	      "own\n"
+	      "                  connections come to PATH_PORT\n"
+	      "  --guest-cid N   of the guest (3)\n"
+	      "  --uid N         whom to become when started by root (65534) ...\n"
+	      "  --gid N         ... and in which group (65534)\n"
+	      "  --help\n\n"
+	      "Says \"ready\" once both sockets are there; ends when the VMM does.\n",
+	      to);
+	exit(status);
 }
 
 static uint64_t number(const char *s, uint64_t least, uint64_t most)
@@ -273,16 +283,19 @@ static uint64_t number(const char *s, uint64_t least, uint64_t most)
 	errno = 0;
 	unsigned long long n = strtoull(s, &end_of, 10);
 	if (errno != 0 || end_of == s || *end_of != '\0' || *s == '-' || n < least || n > most)
-		usage();
+		usage(stderr, 2);
 	return n;
 }
 
 static struct options parse_options(int argc, char **argv)
 {
-	static const struct option longs[] = {
-	    {"socket", required_argument, NULL, 's'},    {"uds", required_argument, NULL, 'u'},
-	    {"guest-cid", required_argument, NULL, 'c'}, {"uid", required_argument, NULL, 'U'},
-	    {"gid", required_argument, NULL, 'G'},       {NULL, 0, NULL, 0}};
+	static const struct option longs[] = {{"socket", required_argument, NULL, 's'},
+	                                      {"uds", required_argument, NULL, 'u'},
+	                                      {"guest-cid", required_argument, NULL, 'c'},
+	                                      {"uid", required_argument, NULL, 'U'},
+	                                      {"gid", required_argument, NULL, 'G'},
+	                                      {"help", no_argument, NULL, 'h'},
+	                                      {NULL, 0, NULL, 0}};
 	struct options o = {.guest_cid = 3, .uid = NOBODY, .gid = NOBODY};
 	int c;
 
@@ -298,10 +311,10 @@ static struct options parse_options(int argc, char **argv)
 		else if (c == 'G')
 			o.gid = (gid_t)number(optarg, 1, UINT32_MAX - 1);
 		else
-			usage();
+			usage(c == 'h' ? stdout : stderr, c == 'h' ? 0 : 2);
 	}
 	if (optind != argc || o.socket == NULL || o.uds == NULL)
-		usage();
+		usage(stderr, 2);
 	return o;
 }
 

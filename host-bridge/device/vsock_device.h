@@ -14,7 +14,7 @@
  * write (to unlink the hybrid socket at the end).
  *
  * Exit status: 0 when the VMM went away or at SIGTERM; 1 when it could not start, or when
- * the VMM or its guest's memory broke the protocol.
+ * the VMM or its guest's memory broke the protocol; 2 for a wrong option.
  */
 #ifndef SANDGATE_VSOCK_DEVICE_H
 #define SANDGATE_VSOCK_DEVICE_H

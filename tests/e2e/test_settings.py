@@ -25,6 +25,16 @@ def test_a_bad_value_is_refused_with_what_is_expected(tmp_path, flag, value, say
     assert flag[2:] in ended.stderr and says in ended.stderr, ended.stderr
 
 
+@pytest.mark.parametrize("command", [["serve"], ["vsock-device"]])
+def test_help_is_asked_for_or_follows_a_mistake(command):
+    run = lambda *words: subprocess.run([PROGRAM, *command, *words], capture_output=True,
+                                        text=True, timeout=10)
+    asked = run("--help")
+    assert asked.returncode == 0 and "usage: host-bridge" in asked.stdout and not asked.stderr
+    wrong = run("--no-such-option", "1")
+    assert wrong.returncode == 2 and "no-such-option" in wrong.stderr
+
+
 def test_an_agent_that_would_listen_nowhere_does_not_start():
     ended = subprocess.run([AGENT, "--port", "0"], capture_output=True, text=True, timeout=10)
     assert ended.returncode != 0 and "listen" in ended.stderr, ended
