@@ -15,6 +15,7 @@
 #include "host-bridge/api/metrics.h"
 #include "host-bridge/api/quota.h"
 #include "host-bridge/api/vigil.h"
+#include "host-bridge/sandbox/event_log.h"
 #include "host-bridge/sockets.h"
 
 #define DRAIN_POLL_S 0.05 /* how often draining looks whether it is over */
@@ -38,6 +39,7 @@ static void suspend(struct bridge *b)
 	         call_set_count(b->api.calls), hub_set_watchers(b->api.hubs));
 	call_set_suspend(b->api.calls);
 	hub_set_suspend(b->api.hubs);
+	event_log_end(sandbox_set_events(b->api.sandboxes));
 	http_server_drain(b->api.http);
 	b->suspended = true;
 	b->deadline = ev_now(b->api.loop) + FLUSH_S;

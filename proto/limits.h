@@ -366,6 +366,9 @@
 #define HOST_RESERVE_MIB (256 + BUFFERED_MAX / MIB)
 #define VM_OVERHEAD_MIB 48
 
+/* Events of sandboxes that a stream may still ask for. */
+#define EVENTS_KEPT 4096
+
 /* Children of one fork. */
 #define FORK_MAX 16
 

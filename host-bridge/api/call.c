@@ -91,8 +91,10 @@ static void call_finish(struct call *c, Sandgate__Result *result, uint64_t end)
 	r->on_room = NULL;
 	r->outcome = result_outcome_name(result->outcome);
 	exec_claim_end(&c->claim);
-	if (!c->replay)
+	if (!c->replay) {
 		metrics_exec(c->metrics, result->outcome, ev_now(c->loop) - r->received);
+		sandbox_event(c->sandbox, "exec_ended", c->q->exec_id, r->outcome);
+	}
 	if (!c->q->exec.keep_output && c->owner) {
 		bool cut[2];
 		call_output_cut(&c->out, result, cut);
@@ -185,6 +187,8 @@ static void on_started(struct call *c, const Sandgate__Started *s)
 	c->owner = s->owner;
 	if (first)
 		c->replay = s->existing;
+	if (first && !s->existing)
+		sandbox_event(c->sandbox, "exec_started", c->q->exec_id, NULL);
 	exec_claim_started(&c->claim, s->existing);
 	if (c->kind == CALL_START)
 		c->r->on_gone = NULL;

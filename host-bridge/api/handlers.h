@@ -33,6 +33,10 @@ void api_sandbox_hibernate(struct api_request *r, char *data, size_t len);
 void api_sandbox_wake(struct api_request *r, char *data, size_t len);
 void api_sandbox_resume(struct api_request *r, char *data, size_t len);
 
+/* api_events.c */
+void api_events(struct api_request *r, char *data, size_t len);
+void api_sandbox_events(struct api_request *r, char *data, size_t len);
+
 /* api_fork.c */
 void api_sandbox_fork(struct api_request *r, char *data, size_t len);
 

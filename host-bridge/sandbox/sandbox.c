@@ -45,6 +45,16 @@ const struct sandbox_spec *sandbox_spec(const struct sandbox *s)
 	return &s->spec;
 }
 
+void sandbox_event(struct sandbox *s, const char *type, const char *exec_id, const char *detail)
+{
+	struct event e = {.type = type, .detail = detail, .at_ms = sandbox_wall_ms()};
+	snprintf(e.sandbox_id, sizeof(e.sandbox_id), "%s", s->id);
+	snprintf(e.workspace, sizeof(e.workspace), "%s", s->spec.workspace);
+	if (exec_id != NULL)
+		snprintf(e.exec_id, sizeof(e.exec_id), "%s", exec_id);
+	event_log_add(s->set->events, &e);
+}
+
 /* ---- time ---- */
 
 /* Seconds until each of the ends that a sandbox may come to; < 0: never. */
@@ -125,6 +135,7 @@ void sandbox_expire(struct sandbox *s)
 		return;
 	}
 	log_info("sandbox", s->id, "expired");
+	sandbox_event(s, "expired", NULL, NULL);
 	sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_EXPIRED, NULL, NULL);
 }
 
@@ -269,6 +280,7 @@ void sandbox_running(struct sandbox *s)
 		return;
 	}
 	sandbox_drop_saved(s); /* not before: this row says that it is not needed */
+	sandbox_event(s, "running", NULL, s->restored ? "restore" : NULL);
 	log_info("sandbox", s->id, "runs on %s (%s), booted in %u+%u ms", s->launcher->name,
 	         s->isolation, s->launch_ms, s->agent_ms);
 	sandbox_update_timer(s);
@@ -290,6 +302,7 @@ void sandbox_failed(struct sandbox *s, const struct err *why)
 	if (s->status == SANDBOX_CREATING) /* the next try makes another */
 		s->spec.idempotency_key[0] = '\0';
 	s->status = SANDBOX_FAILED;
+	sandbox_event(s, "failed", NULL, err_name(why->code));
 	sandbox_touch(s);
 	if (sandbox_save(s, &e) < 0)
 		log_error("sandbox", s->id, "%s", e.msg);

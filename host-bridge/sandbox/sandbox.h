@@ -89,6 +89,10 @@ void sandbox_unlisten(struct sandbox_listener *l);
 /* The agent has said something to one of them. */
 void sandbox_heard(struct sandbox *s);
 
+/* Tell those who watch its events. `type` and `detail` are literals; the last two may be NULL.
+ */
+void sandbox_event(struct sandbox *s, const char *type, const char *exec_id,
+                   const char *detail);
 struct sandbox_set *sandbox_set_of(const struct sandbox *s);
 const char *sandbox_id(const struct sandbox *s);
 enum sandbox_status sandbox_status(const struct sandbox *s);

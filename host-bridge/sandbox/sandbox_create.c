@@ -165,6 +165,10 @@ static int launch(struct sandbox *s, struct err *e)
 	    choose_boot(s, &r, restore, e) < 0 || admit(s, e) < 0)
 		return -1;
 	int rc = start_vm(s, &r, e);
+	if (rc == 0) {
+		sandbox_event(s, "created", NULL, NULL);
+		sandbox_event(s, "booting", NULL, s->restored ? "restore" : "boot");
+	}
 	if (rc <= 0)
 		return rc;
 	/* Nobody has heard of it: it goes without its creator being told. */

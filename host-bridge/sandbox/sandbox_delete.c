@@ -20,6 +20,7 @@ void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
 	s->deleted = true;
 	s->reason = reason;
 	s->status = SANDBOX_DELETED;
+	sandbox_event(s, "deleted", NULL, NULL);
 	if (sandbox_save(s, &e) < 0)
 		log_error("sandbox", s->id, "%s", e.msg);
 	sandbox_tell_waiters(s);

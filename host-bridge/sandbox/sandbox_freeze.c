@@ -144,7 +144,8 @@ void sandbox_change_done(struct sandbox *s, struct snapshot *n, const struct err
 	struct err ignored = {0};
 	sandbox_change_forget(s);
 	if (!s->deleted)
-		sandbox_save(s, &ignored); /* not frozen any more; if it stays, no harm is done */
+		sandbox_save(s,
+		             &ignored); /* not frozen any more; if it stays, no harm is done */
 	c.on_done(s, n, e, c.arg);
 }
 
@@ -220,6 +221,8 @@ static void on_saved(const struct freeze_result *r, void *arg)
 	} else if (snapshot_keep(s->set, n, &e) < 0) {
 		n = NULL;
 	}
+	if (n != NULL)
+		sandbox_event(s, "snapshot", NULL, NULL);
 	if (r->lost.code == ERR_NONE)
 		sandbox_wake_up(s);
 	sandbox_change_done(s, n, n == NULL ? &e : NULL);
@@ -278,6 +281,8 @@ static void on_turned(const struct err *e, void *arg)
 		if (sandbox_save(s, &failed) < 0)
 			e = &failed;
 	}
+	if (e == NULL)
+		sandbox_event(s, sandbox_status_name(s->status), NULL, NULL);
 	if (s->status == SANDBOX_RUNNING)
 		sandbox_wake_up(s);
 	sandbox_change_done(s, NULL, e);

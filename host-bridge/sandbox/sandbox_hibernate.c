@@ -55,6 +55,7 @@ static void fall_asleep(struct sandbox *s)
 	s->status = SANDBOX_HIBERNATED;
 	if (sandbox_save(s, &e) < 0)
 		log_error("sandbox", s->id, "%s", e.msg);
+	sandbox_event(s, "hibernated", NULL, NULL);
 	log_info("sandbox", s->id, "hibernates");
 	sandbox_stop_vm(s);
 }
@@ -127,6 +128,7 @@ int sandbox_wake(struct sandbox *s, struct err *e)
 		return 0; /* it is on its way, or still going to sleep: on_gone wakes it */
 	saved_dir(s, dir);
 	s->waking = true;
+	sandbox_event(s, "booting", NULL, "wake");
 	s->born = sandbox_clock();
 	link_gate_close(&s->gate, NULL);
 	if (sandbox_restart(s, dir, e) == 0)

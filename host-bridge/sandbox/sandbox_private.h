@@ -5,6 +5,7 @@
 #ifndef SANDGATE_SANDBOX_PRIVATE_H
 #define SANDGATE_SANDBOX_PRIVATE_H
 
+#include "host-bridge/sandbox/event_log.h"
 #include "host-bridge/sandbox/freeze.h"
 #include "host-bridge/sandbox/launcher.h"
 #include "host-bridge/sandbox/registry.h"
@@ -16,6 +17,7 @@ struct sandbox_set {
 	TAILQ_HEAD(sandbox_list, sandbox) all; /* in order of id */
 	struct snapshots snapshots;            /* in order of id */
 	struct registry *registry;
+	struct event_log *events;
 	struct launcher_host host;
 	char *state_dir, *rootfs_dir, *node, *launcher, *agent_path;
 	char memory_dir[128]; /* guests' RAM: on a file system in memory where there is one */

@@ -95,7 +95,10 @@ struct sandbox_set *sandbox_set_create(struct ev_loop *loop, const struct sandbo
 	ev_timer_init(&set->purge, on_purge, 0., PURGE_EVERY_S);
 	set->purge.data = set;
 	set->registry = registry_open(c->state_dir, e);
-	if (set->registry == NULL || make_paths(set, c, e) < 0 ||
+	set->events = event_log_create();
+	if (set->events == NULL)
+		err_set(e, ERR_INTERNAL, "out of memory");
+	if (set->events == NULL || set->registry == NULL || make_paths(set, c, e) < 0 ||
 	    snapshot_load_all(set, e) < 0) {
 		sandbox_set_destroy(set);
 		return NULL;
@@ -116,6 +119,7 @@ void sandbox_set_destroy(struct sandbox_set *set)
 	rmdir(set->memory_dir); /* unless a VM lives on */
 	ev_timer_stop(set->loop, &set->purge);
 	registry_close(set->registry);
+	event_log_destroy(set->events);
 	free(set->state_dir);
 	free(set->rootfs_dir);
 	free(set->agent_path);
@@ -131,6 +135,11 @@ void sandbox_set_on_create(struct sandbox_set *set,
 {
 	set->admit = admit;
 	set->admit_arg = arg;
+}
+
+struct event_log *sandbox_set_events(struct sandbox_set *set)
+{
+	return set->events;
 }
 
 /* ---- finding ---- */

@@ -58,6 +58,8 @@ struct sandbox *sandbox_find_key(struct sandbox_set *set, const char *workspace,
 struct sandbox *sandbox_next(struct sandbox_set *set, const struct sandbox *after);
 /* Sandboxes that are creating, running or paused; `workspace` NULL counts all. */
 size_t sandbox_count(struct sandbox_set *set, const char *workspace);
+/* What happens to its sandboxes. */
+struct event_log *sandbox_set_events(struct sandbox_set *set);
 /* For GET /v1/node: {launcher, launchers: [{name, usable, isolation, reason}], capacity and
  * allocated: {memory_mib, vcpus}}. New reference. */
 json_t *sandbox_set_json(struct sandbox_set *set);
