@@ -89,7 +89,7 @@ static const struct {
     {"{\"name\":null}", ERR_MISSING_FIELD, "name"},
     {"{", ERR_MALFORMED_JSON, ""},
     {"[]", ERR_MALFORMED_JSON, ""},
-    {"{\"name\":\"a\",\"name\":\"b\"}", ERR_MALFORMED_JSON, ""},
+    {"{\"name\":\"a\",\"name\":\"b\"}", ERR_INVALID_FIELD, ""},
     {"{\"name\":\"\xff\"}", ERR_MALFORMED_JSON, ""},
     {"{\"name\":\"a\\u0000b\"}", ERR_INVALID_FIELD, "name"},
     {"{\"na\\u0000me\":\"n\"}", ERR_INVALID_FIELD, ""},

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <float.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,7 @@ void api_reply_take(struct api_request *r, int status, const char *type, char *b
 
 void api_reply_json(struct api_request *r, int status, json_t *doc)
 {
-	char *text = json_dumps(doc, JSON_COMPACT);
+	char *text = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(DBL_DIG));
 	json_decref(doc);
 	if (text == NULL) {
 		struct err e;
@@ -276,8 +277,8 @@ int api_query_number(const struct api_request *r, const char *key, double max, b
 	bool plain =
 	    isdigit((unsigned char)*text) && strspn(text, "0123456789.") == strlen(text);
 	if (!plain || *end != '\0' || v > max)
-		return err_field(e, ERR_INVALID_FIELD, key, "%s must be a number up to %.15g",
-		                 key, max);
+		return err_limit(e, ERR_INVALID_FIELD, key, (uint64_t)max,
+		                 "%s must be a number up to %.15g", key, max);
 	*value = v;
 	return 0;
 }
@@ -293,7 +294,7 @@ int api_query_integer(const struct api_request *r, const char *key, uint64_t max
 	uint64_t v = strtoull(text, NULL, 10);
 	if (*text == '\0' || strspn(text, "0123456789") != strlen(text) || errno != 0 ||
 	    v > max)
-		return err_field(e, ERR_INVALID_FIELD, key,
+		return err_limit(e, ERR_INVALID_FIELD, key, max,
 		                 "%s must be a whole number up to %ju", key, (uintmax_t)max);
 	*value = v;
 	return 0;

@@ -220,18 +220,21 @@ int body_read(const char *prefix, json_t *doc, const struct body_field *fields, 
 	return read_fields(prefix, doc, fields, out, e);
 }
 
-/* A NUL in a key is JSON, but jansson ends its parse there and does not say in which object
- * that key was: the message tells the place, and no field is named. */
+/* A NUL in a key, or one that comes twice, is JSON, but jansson ends its parse there and does
+ * not say in which object that key was: the message tells the place, and no field is named. */
 static void say_why(const json_error_t *why, struct err *e)
 {
-	if (json_error_code(why) == json_error_null_byte_in_key)
-		err_set(e, ERR_INVALID_FIELD,
-		        "a field's name must not contain a NUL (line %d, column %d)", why->line,
-		        why->column);
-	else
-		err_set(e, ERR_MALFORMED_JSON,
-		        "the body is not valid JSON (line %d, column %d)", why->line,
-		        why->column);
+	enum err_code code = ERR_INVALID_FIELD;
+	const char *what;
+	if (json_error_code(why) == json_error_null_byte_in_key) {
+		what = "a field's name must not contain a NUL";
+	} else if (json_error_code(why) == json_error_duplicate_key) {
+		what = "a field is given twice";
+	} else {
+		code = ERR_MALFORMED_JSON;
+		what = "the body is not valid JSON";
+	}
+	err_set(e, code, "%s (line %d, column %d)", what, why->line, why->column);
 }
 
 json_t *body_parse(const char *data, size_t len, const struct body_field *fields, void *out,

@@ -178,6 +178,13 @@ static bool attach_again(struct hub *h, const struct dial_end *end)
 	return true;
 }
 
+/* Where the client has said from which event it wants to hear. */
+static const char *place_of(const struct api_request *r)
+{
+	const char *last = http_header(r->x, "last-event-id");
+	return last != NULL && *last != '\0' ? "Last-Event-ID" : "after";
+}
+
 /* The answer to ExecInfo decides what the watcher gets. */
 static void on_state(struct hub *h, const Sandgate__ExecState *s)
 {
@@ -191,7 +198,8 @@ static void on_state(struct hub *h, const Sandgate__ExecState *s)
 		return;
 	}
 	if (h->text.next > s->end_sequence) {
-		err_field(&e, ERR_INVALID_FIELD, "after", "the exec has no such event yet");
+		err_field(&e, ERR_INVALID_FIELD, place_of(w->r),
+		          "the exec has no such event yet");
 		fail(h, &e);
 		return;
 	}

@@ -1,5 +1,6 @@
 #include "host-bridge/api/result_json.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -76,7 +77,8 @@ uint32_t result_signal_number(const char *name)
 	char known[16];
 	for (uint32_t n = 1; n < 65; n++) {
 		result_signal_name(n, known);
-		if (strcmp(name, known) == 0)
+		bool bare = isalpha((unsigned char)name[0]) && strcmp(name, known + 3) == 0;
+		if (bare || strcmp(name, known) == 0)
 			return n;
 	}
 	return 0;

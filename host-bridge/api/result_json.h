@@ -44,7 +44,7 @@ void result_json_exec(struct json_out *out, const Sandgate__ExecState *s);
 const char *result_outcome_name(Sandgate__Outcome outcome);
 /* "SIGKILL" of 9; "SIG99" for a number without a name. */
 void result_signal_name(uint32_t number, char name[16]);
-/* The number of "SIGKILL", or 0. */
+/* The number of "SIGKILL" or "KILL", or 0. */
 uint32_t result_signal_number(const char *name);
 
 /* RFC 3339 in UTC with milliseconds, of milliseconds since the epoch; null for 0. */

@@ -1,6 +1,7 @@
 /* User-mode Linux: a second guest kernel for tests. Its root can reach the host's files as
  * the user that it runs as, so it is no isolation, and nothing chooses it by itself. */
 #include <sched.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "host-bridge/sandbox/launcher.h"
@@ -18,7 +19,10 @@ static const char *isolation(const struct launcher_host *host)
 static int probe(const struct launcher_host *host, struct err *e)
 {
 	char path[PATH_MAX];
-	(void)host;
+	snprintf(path, sizeof(path), "%s/templates", host->rootfs_dir);
+	if (access(path, R_OK) < 0)
+		return err_set(e, ERR_LAUNCHER_FAILED, "there are no templates in %s",
+		               host->rootfs_dir);
 	return launcher_program(UML_PROGRAM, path, e);
 }
 

@@ -155,7 +155,7 @@ struct sandbox *sandbox_find(struct sandbox_set *set, const char *id, const char
 			return s;
 	}
 	if (sandbox_was_deleted(set, id, workspace))
-		err_set(e, ERR_SANDBOX_GONE, "the sandbox was deleted");
+		err_set(e, ERR_SANDBOX_GONE, "the sandbox was deleted, or has expired");
 	else
 		err_set(e, ERR_SANDBOX_NOT_FOUND, "there is no such sandbox");
 	return NULL;
@@ -182,7 +182,8 @@ struct sandbox *sandbox_find_key(struct sandbox_set *set, const char *workspace,
 		return s;
 	}
 	if (registry_key_was_deleted(set->registry, workspace, key, since))
-		err_set(e, ERR_SANDBOX_GONE, "the sandbox of this Idempotency-Key was deleted");
+		err_set(e, ERR_SANDBOX_GONE,
+		        "the sandbox of this Idempotency-Key was deleted, or has expired");
 	return NULL;
 }
 

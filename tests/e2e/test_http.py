@@ -268,7 +268,7 @@ BAD_JSON = [
     (b"{'cmd':'true'}", "request.malformed_json", None),
     (b'{"cmd":"\xff"}', "request.malformed_json", None),
     (b'{"cmd":"\\ud800"}', "request.malformed_json", None),
-    (b'{"cmd":"a","cmd":"b"}', "request.malformed_json", None),
+    (b'{"cmd":"a","cmd":"b"}', "request.invalid_field", None),
     (b'{"cmd":"true","timeout_seconds":NaN}', "request.malformed_json", None),
     (b'{"cmd":"true","timeout_seconds":01}', "request.malformed_json", None),
     (b'{"cmd":"true","timeout_seconds":1e999}', "request.malformed_json", None),

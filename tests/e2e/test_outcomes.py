@@ -56,9 +56,10 @@ class TestSignaled:
     def test_own_signal(self, sandbox, number, name):
         ended(sandbox.run(f"kill -{number} $$"), "signaled", 128 + number, name)
 
-    def test_signal_call_is_signaled_not_cancelled(self, sandbox):
+    @pytest.mark.parametrize("name", ["SIGTERM", "TERM"])
+    def test_signal_call_is_signaled_not_cancelled(self, sandbox, name):
         started = sandbox.start("exec sleep 60")
-        reply = sandbox.call(started["exec_id"], "signal", {"signal": "SIGTERM"})
+        reply = sandbox.call(started["exec_id"], "signal", {"signal": name})
         assert reply.status == 200, reply.body
         state = sandbox.state(started["exec_id"], wait_seconds=10)
         ended(state["result"], "signaled", 143, "SIGTERM")

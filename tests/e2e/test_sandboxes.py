@@ -22,6 +22,15 @@ def test_reply_has_every_field(local_bridge):
     own.delete()
 
 
+def test_idle_time_is_in_whole_milliseconds(local_bridge):
+    own = local_bridge.client.create(ttl_seconds=60)
+    for _ in range(5):
+        text = local_bridge.client.get(own.path).body.decode()
+        idle = text.split('"idle_seconds":')[1].split(",")[0]
+        assert len(idle.partition(".")[2]) <= 3, idle
+    own.delete()
+
+
 def test_real_guests_say_what_they_are(fresh, launcher):
     assert fresh.info["vmm"] == launcher
     assert fresh.info["isolation"] == {"uml": "none", "qemu": fresh.info["isolation"]}[launcher]
@@ -75,6 +84,7 @@ def test_a_bridge_that_only_attaches_says_so(farm):
 def test_idle_sandbox_expires(local_bridge):
     own = local_bridge.client.create(ttl_seconds=1)
     until(lambda: local_bridge.client.get(own.path).status == 410, 10, "its expiry")
+    assert "expired" in local_bridge.client.get(own.path).error["message"]
 
 
 def test_a_running_exec_keeps_it(local_bridge):

@@ -105,6 +105,15 @@ class TestResume:
         with attach(local, bad, {"cmd": "touch /tmp/attached"}) as connection:
             assert connection.reply().status in (400, 404)
 
+    def test_an_event_that_is_not_yet_is_named_by_where_it_was_asked_for(self, local):
+        id = local.start("sleep 5", exec_id=f"n{time.monotonic_ns()}")["exec_id"]
+        path = f"{local.path}/execs/{id}/stream"
+        for reply, field in (
+                (local.client.get(path, headers={"Last-Event-ID": f"{id}:9"}), "Last-Event-ID"),
+                (local.client.get(f"{path}?after={id}:9"), "after")):
+            assert (reply.status, reply.error["details"]["field"]) == (400, field)
+        local.call(id, "kill")
+
     def test_killed_by_the_cut_when_not_detached(self, local):
         id = f"k{time.monotonic_ns()}"
         stream = local.stream("echo up; sleep 60", exec_id=id)
