@@ -137,9 +137,9 @@ static int parse(struct options *o, int argc, char **argv)
 	return 0;
 }
 
-static int failed(const struct options *o, const struct err *e)
+static int failed(const struct err *e)
 {
-	fprintf(stderr, "host-bridge: %s: %s\n", o->file, e->msg);
+	fprintf(stderr, "host-bridge: %s\n", e->msg);
 	return 1;
 }
 
@@ -192,7 +192,7 @@ static int add(const struct options *o)
 	struct tokens_change c = {.add = &t};
 	take_limits(&c, o);
 	if (tokens_edit(o->file, &c, &e) < 0)
-		return failed(o, &e);
+		return failed(&e);
 	if (puts(token) < 0 || fflush(stdout) != 0) {
 		fprintf(stderr, "host-bridge: the token could not be printed: revoke %s\n",
 		        t.id);
@@ -214,14 +214,14 @@ static int limit(const struct options *o)
 		return 2;
 	}
 	take_limits(&c, o);
-	return tokens_edit(o->file, &c, &e) < 0 ? failed(o, &e) : 0;
+	return tokens_edit(o->file, &c, &e) < 0 ? failed(&e) : 0;
 }
 
 static int take_out(const struct options *o)
 {
 	struct err e;
 	const struct tokens_change c = {.revoke = o->id};
-	return tokens_edit(o->file, &c, &e) < 0 ? failed(o, &e) : 0;
+	return tokens_edit(o->file, &c, &e) < 0 ? failed(&e) : 0;
 }
 
 static void list_limits(const struct tokens *t)
@@ -248,7 +248,7 @@ static int list(const struct options *o)
 	struct err e;
 	struct tokens t;
 	if (tokens_load(o->file, &t, &e) < 0)
-		return failed(o, &e);
+		return failed(&e);
 	printf("%-24s %-24s %-6s %s\n", "ID", "WORKSPACE", "ROLE", "CREATED");
 	for (size_t i = 0; i < t.count; i++)
 		printf("%-24s %-24s %-6s %s\n", t.tokens[i].id, t.tokens[i].workspace,

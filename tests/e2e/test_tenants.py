@@ -116,10 +116,10 @@ def test_a_broken_file_leaves_the_former_tokens_in_force(tenants):
     alice = tenants.add("a")
     with open(tenants.file, "a") as file:
         file.write("rubbish\n")
-    until(lambda: "line 3 is not valid" in tenants.bridge.log.read_text(), 10, "the log's word")
+    until(lambda: f"{tenants.file}:3 is neither" in tenants.bridge.log.read_text(), 10, "the log's word")
     assert alice.get("/v1/quota").status == 200
     ended = command("add", "--token-file", tenants.file, check=False)
-    assert ended.returncode == 1 and "line 3" in ended.stderr
+    assert ended.returncode == 1 and f"{tenants.file}:3 is" in ended.stderr
 
 
 # ---- workspaces ----
