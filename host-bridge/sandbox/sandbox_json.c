@@ -1,4 +1,5 @@
 /* A sandbox as the API shows it (api.md section 2): every field is always there. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -36,7 +37,7 @@ static const char *boot_mode(const struct sandbox *s)
 json_t *sandbox_json(const struct sandbox *s)
 {
 	double in = sandbox_expires_in(s);
-	double idle = s->holds > 0 ? 0 : sandbox_clock() - s->active;
+	double idle = s->holds > 0 ? 0 : round((sandbox_clock() - s->active) * 1e3) / 1e3;
 	bool booted = s->agent != NULL;
 	json_t *boot_ms = booted ? json_integer(s->launch_ms + s->agent_ms) : json_null();
 	json_t *stages = booted ? json_pack("{s:i, s:i}", "launch", (int)s->launch_ms, "agent",
