@@ -296,18 +296,21 @@ static int read_token(struct config *c, struct err *e)
 		int saved = errno;
 		if (fd >= 0)
 			close(fd);
-		return err_errno(e, ERR_INVALID_FIELD, saved, "token file");
+		return err_errno(e, ERR_INVALID_FIELD, saved, "token file %.80s",
+		                 c->token_file);
 	}
 	ssize_t n = read(fd, buf, sizeof(buf));
 	close(fd);
 	if ((st.st_mode & 077) != 0)
 		return err_field(e, ERR_INVALID_FIELD, "token-file",
-		                 "token file: others than its owner can read it");
+		                 "token file %.80s: others than its owner can read it",
+		                 c->token_file);
 	while (n > 0 && isspace((unsigned char)buf[n - 1]))
 		n--;
 	if (n <= 0 || n == sizeof(buf))
 		return err_field(e, ERR_INVALID_FIELD, "token-file",
-		                 "token file: empty, or over %zu bytes", sizeof(buf) - 1);
+		                 "token file %.80s: empty, or over %zu bytes", c->token_file,
+		                 sizeof(buf) - 1);
 	if ((c->token = malloc((size_t)n)) == NULL)
 		return err_set(e, ERR_INTERNAL, "out of memory");
 	memcpy(c->token, buf, (size_t)n);
@@ -323,11 +326,13 @@ static int read_flags(struct config *c, int argc, char **argv, struct err *e)
 			i--;
 			continue;
 		}
-		if (strncmp(argv[i], "--", 2) != 0 || i + 1 == argc)
+		if (strncmp(argv[i], "--", 2) != 0)
 			return err_set(e, ERR_INVALID_FIELD, "%s: not `--setting value`",
 			               argv[i]);
-		if (strcmp(argv[i], "--config") != 0 &&
-		    config_set(c, argv[i] + 2, argv[i + 1], e) < 0)
+		bool file = strcmp(argv[i], "--config") == 0;
+		if (i + 1 == argc && (file || find_setting(argv[i] + 2) != NULL))
+			return err_set(e, ERR_INVALID_FIELD, "%s needs a value", argv[i]);
+		if (!file && config_set(c, argv[i] + 2, argv[i + 1], e) < 0)
 			return -1;
 	}
 	return 0;

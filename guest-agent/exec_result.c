@@ -30,8 +30,10 @@ void exec_note_failure(struct exec *x, const char *stage, int errnum)
 	for (char *c = name; *c != '\0'; c++)
 		if (*c < ' ' || *c > '~')
 			*c = '?';
+	bool no_user = strcmp(stage, "user") == 0 && errnum == ENOENT;
 	snprintf(x->fail_message, sizeof(x->fail_message), "%s%s%s: %s", stage,
-	         name[0] != '\0' ? " " : "", name, strerror(errnum));
+	         name[0] != '\0' ? " " : "", name,
+	         no_user ? "there is no such user" : strerror(errnum));
 	sandgate__spawn_error__init(&x->spawn_error);
 	x->spawn_error.stage = (char *)stage;
 	x->spawn_error.error_number = errnum;

@@ -26,8 +26,10 @@ int main(int argc, char **argv)
 		init_setup();
 	open_standard_fds();
 	if (config_load(&config, argc, argv, &e) < 0) {
-		if (getpid() != 1)
-			fatal("config", "%s", e.msg);
+		if (getpid() != 1) {
+			log_error("config", NULL, "%s", e.msg);
+			return 2;
+		}
 		log_error("config", NULL, "%s: the rest of the settings holds", e.msg);
 	}
 	log_setup(config.log_level, config.log_json);

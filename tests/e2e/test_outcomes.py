@@ -191,6 +191,7 @@ class TestSpawnFailed:
         assert (error["stage"], error["errno"]) in ((stage, errno), (stage, ERRNO[errno])), error
         assert error["message"]
         assert sandbox.run("ls /tmp/ran")["exit_code"] != 0
+        return result
 
     def test_cwd_missing(self, sandbox):
         self.failed(sandbox, "chdir", "ENOENT", 126, cwd="/nope")
@@ -202,7 +203,8 @@ class TestSpawnFailed:
         self.failed(sandbox, "chdir", "EACCES", 126, cwd="/root", user="u1")
 
     def test_unknown_user(self, sandbox):
-        self.failed(sandbox, "user", "ENOENT", 126, user="ghost")
+        result = self.failed(sandbox, "user", "ENOENT", 126, user="ghost")
+        assert result["spawn_error"]["message"] == "user ghost: there is no such user"
 
     def test_argv_not_found(self, sandbox):
         self.failed(sandbox, "execve", "ENOENT", 127, cmd=["no-such-program"])
