@@ -19,7 +19,7 @@ static uint64_t standstill(const struct target *t, const char *id)
 
 static void slow_owner_holds(const struct target *t)
 {
-	Sandgate__Exec e = ask_sh("exec head -c 64000000 /dev/zero");
+	Sandgate__Exec e = ask_sh("exec head -c 32000000 /dev/zero");
 
 	e.timeout_ms = 30000;
 	struct conn *c = ask_start(t, &e);
@@ -30,7 +30,7 @@ static void slow_owner_holds(const struct target *t)
 	ask_expect_text(&all, SANDGATE__STREAM__STREAM_STDOUT, "ok\n");
 	all = ask_end(c, 0);
 	ask_expect(&all, SANDGATE__OUTCOME__OUTCOME_EXITED, 0);
-	expect(all.len[0] == 64000000 && all.gap == 0, "%zu bytes, %llu lost", all.len[0],
+	expect(all.len[0] == 32000000 && all.gap == 0, "%zu bytes, %llu lost", all.len[0],
 	       (unsigned long long)all.gap);
 }
 
