@@ -161,6 +161,15 @@ def test_pause_and_resume(bridge):
     assert box.out("echo ok") == "ok\n"
 
 
+def test_hibernate_and_wake(bridge):
+    box = bridge.client.create()
+    reply = box.client.post(box.path + "/hibernate", timeout=60)
+    assert (reply.status, reply.json["status"]) == (200, "hibernated"), reply.body
+    until(lambda: not bridge.directory_of(box).exists(), 10, "the VM's end")
+    assert box.out("echo awake") == "awake\n"
+    assert box.status() == "running"
+
+
 def test_versions_that_do_not_survive_it_are_neither_paused_nor_saved(make):
     flawed = make("1.16.1")
     box = flawed.client.create()
