@@ -64,11 +64,8 @@ int vm_ask(struct vm *vm, enum vm_question what, const char *snapshot,
 {
 	const struct vmm_ops *ops = vm->plan.vmm;
 	vmm_begin *const begins[] = {
-	    [VM_SAVE] = ops->save,
-	    [VM_GO_ON] = ops->go_on,
-	    [VM_RECOVER] = ops->recover,
-	    [VM_PAUSE] = ops->pause,
-	    [VM_RESUME] = ops->resume,
+	    [VM_SAVE] = ops->save,   [VM_GO_ON] = ops->go_on,   [VM_RECOVER] = ops->recover,
+	    [VM_PAUSE] = ops->pause, [VM_RESUME] = ops->resume,
 	};
 	return begin(vm, begins[what], snapshot, on_done, arg, e);
 }

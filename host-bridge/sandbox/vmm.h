@@ -51,7 +51,8 @@ struct vmm_ops {
 	vmm_begin *save;
 	/* After save, whether it succeeded or not: let the guest go on. `snapshot`: NULL. */
 	vmm_begin *go_on;
-	/* A bridge has died in the middle of one of these: let the guest go on, wherever it is. */
+	/* A bridge has died in the middle of one of these: let the guest go on, wherever it is.
+	 */
 	vmm_begin *recover;
 	/* Stop the guest's CPUs; let them run again. `snapshot`: NULL. */
 	vmm_begin *pause, *resume;

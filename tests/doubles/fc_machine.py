@@ -311,6 +311,7 @@ class Machine:
             if self.readable(self.config["boot"]["kernel_image_path"]) != b"\x7fELF":
                 raise Refused("Cannot load kernel due to invalid memory configuration or invalid "
                               "kernel image: Invalid Elf magic number")
+            log("booted", arguments=self.config["boot"].get("boot_args"))
             self.boot_guest(random.uniform(0, 0.010))
             self.state = "Running"
         else:

@@ -1,21 +1,29 @@
 """Firecracker, played by a strict double (tests/doubles) in front of a guest-agent.
 
-What this cannot prove: that the real one boots the guest's kernel, or that the real jailer locks
-it up (test_launchers boots the same image's kind on QEMU); that a clone has its parent's memory,
-shares its pages and gets new random numbers, or that its clock and names are its own: the
-double's guest starts anew at each restore, on this machine's kernel, and its clocks go on while
-it is paused. test_snapshots.py asks real guests on QEMU for these. Nothing here measures time.
+What a double cannot prove: that the real Firecracker takes what its double takes, that the real
+jailer locks it up, that KVM runs the guest. That a clone has its parent's memory, that clones
+share its pages, that each has a clock, names and random numbers of its own: the double's guest
+is an agent on this machine's kernel, which starts anew at each restore and whose clocks go on
+while it is paused. Limits of memory and processes, and how fast any of it is. Real guests on
+QEMU answer for the agent's part (test_snapshots.py, test_limits.py), and one boots Firecracker's
+image, below, from the kind of devices that Firecracker has.
 """
 import concurrent.futures
+import contextlib
 import json
 import os
+import pathlib
+import platform
 import shlex
+import socket
 import stat
+import subprocess
 
 import pytest
 
-from bridge import AGENT, ROOT, Bridge
+from bridge import AGENT, PROGRAM, ROOT, Bridge
 from client import Collected, Sandbox, until
+from conftest import need
 
 DOUBLES = ROOT / "tests/doubles"
 NOBODY = 65534
@@ -102,6 +110,17 @@ def restore(client, snap):
     reply = client.post("/v1/sandboxes", {"from_snapshot": snap["id"]}, timeout=90)
     assert reply.status == 201, reply.body
     return Sandbox(client, reply.json)
+
+
+def agent_listens(path):
+    with socket.socket(socket.AF_UNIX) as s:
+        s.settimeout(2)
+        try:
+            s.connect(str(path))
+            s.sendall(b"CONNECT 523\n")
+            return s.recv(100).startswith(b"OK ")
+        except OSError:
+            return False
 
 
 def room(bridge, box):
@@ -299,6 +318,31 @@ def test_an_unprivileged_bridge_does_without_the_jailer(make):
     assert box.out("echo ok") == "ok\n"
     assert sorted(p.name for p in bridge.directory_of(box).iterdir()) == \
         ["agent.sock", "api.sock", "v.sock"]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="QEMU's microvm is an x86 machine")
+def test_its_image_boots_with_its_arguments_from_virtio_mmio(bridge, tmp_path, rootfs):
+    need("qemu")
+    bridge.client.create().delete()
+    [booted] = bridge.doubles.events("booted")
+    mhz = next(line.split(":")[1] for line in pathlib.Path("/proc/cpuinfo").open()
+               if line.startswith("cpu MHz"))
+    emulated = f"mitigations=off tsc=reliable tsc_early_khz={int(float(mhz) * 1000)}"
+    machine = ["qemu-system-x86_64", "-M", "microvm,acpi=on,memory-backend=ram", "-accel", "tcg",
+               "-cpu", "max,-erms", "-m", "256M", "-nodefaults", "-no-user-config", "-nographic",
+               "-object", "memory-backend-memfd,id=ram,size=256M,share=on", "-serial", "stdio",
+               "-kernel", rootfs / "vmlinux", "-initrd", rootfs / "base-firecracker.cpio",
+               "-append", f"{booted['arguments']} {emulated}",
+               "-chardev", "socket,id=vsock,path=device.sock",
+               "-device", "vhost-user-vsock-device,chardev=vsock"]
+    device = [PROGRAM, "vsock-device", "--socket", "device.sock", "--uds", "v.sock"]
+    quiet = {"cwd": tmp_path, "stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    with subprocess.Popen(device, **quiet) as back, contextlib.ExitStack() as end:
+        end.callback(back.kill)
+        until((tmp_path / "device.sock").exists, 10)
+        vmm = end.enter_context(subprocess.Popen(machine, **quiet))
+        end.callback(vmm.kill)
+        until(lambda: agent_listens(tmp_path / "v.sock"), 60, "the agent in the guest")
 
 
 def test_root_without_the_jailer_starts_none(bridge):
