@@ -16,6 +16,9 @@
 #include "host-bridge/sandbox/vmm.h"
 #include "proto/limits.h"
 
+#define RECOVER_TRIES 20
+#define RECOVER_PAUSE_S 0.1
+
 struct vmm_call {
 	struct vmm_target target;
 	char monitor[PATH_MAX];
@@ -23,16 +26,22 @@ struct vmm_call {
 	struct qmp *qmp;
 	struct task *copy;
 	struct err failure; /* the first */
+	unsigned tries;     /* left, to recover */
+	ev_timer again;     /* before the next */
 	/* When neither a conversation nor a copy is under way: what is next. NULL: done. */
 	void (*next)(struct vmm_call *c);
 	void (*on_done)(const struct err *e, void *arg);
 	void *arg;
 };
 
+static void on_again(struct ev_loop *loop, ev_timer *w, int revents);
+static void on_recovered(const struct err *e, void *arg);
+
 static void cancel(struct vmm_call *c)
 {
 	if (c == NULL)
 		return;
+	ev_timer_stop(c->target.loop, &c->again);
 	qmp_cancel(c->qmp);
 	task_cancel(c->copy);
 	free(c);
@@ -151,6 +160,8 @@ static struct vmm_call *create(const struct vmm_target *t,
 	c->target = *t;
 	c->on_done = on_done;
 	c->arg = arg;
+	ev_timer_init(&c->again, on_again, 0., 0.);
+	c->again.data = c;
 	snprintf(c->monitor, sizeof(c->monitor), "%s/" QEMU_MONITOR, t->dir);
 	return c;
 }
@@ -255,20 +266,55 @@ static struct vmm_call *go_on(const struct vmm_target *t, const char *snapshot,
 }
 
 /* Wherever that was cut off: it may be writing, or unplugging, or have done either. A guest
- * that runs lets go of the device; then all is as after a save. */
-static struct vmm_call *recover(const struct vmm_target *t, const char *snapshot,
-                                void (*on_done)(const struct err *e, void *arg), void *arg,
-                                struct err *e)
+ * that runs lets go of the device; then all is as after a save. QEMU needs some moments to be
+ * rid of a device that it says it has deleted. */
+static void recover_try(struct vmm_call *c)
 {
 	struct qmp_script s = {0};
-	(void)snapshot;
 	qmp_add(&s, "migrate_cancel", NULL);
 	qmp_add(&s, "cont", NULL);
 	add_unplug(&s);
 	for (unsigned i = 0; i < s.count; i++)
 		s.steps[i].may_fail = true;
 	add_plug(&s);
-	return run_alone(t, &s, on_done, arg, e);
+	c->qmp =
+	    qmp_run(c->target.loop, c->monitor, &s, VMM_CALL_S, on_recovered, c, &c->failure);
+	if (c->qmp == NULL)
+		advance(c);
+}
+
+static void on_again(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)loop;
+	(void)revents;
+	recover_try(w->data);
+}
+
+static void on_recovered(const struct err *e, void *arg)
+{
+	struct vmm_call *c = arg;
+	c->qmp = NULL;
+	if (e != NULL && c->tries-- > 1) {
+		ev_timer_set(&c->again, RECOVER_PAUSE_S, 0.);
+		ev_timer_start(c->target.loop, &c->again);
+		return;
+	}
+	note(c, e);
+	advance(c);
+}
+
+static struct vmm_call *recover(const struct vmm_target *t, const char *snapshot,
+                                void (*on_done)(const struct err *e, void *arg), void *arg,
+                                struct err *e)
+{
+	struct vmm_call *c = create(t, on_done, arg, e);
+	(void)snapshot;
+	if (c == NULL)
+		return NULL;
+	c->tries = RECOVER_TRIES;
+	ev_timer_set(&c->again, 0., 0.); /* on_done never comes from inside */
+	ev_timer_start(t->loop, &c->again);
+	return c;
 }
 
 static struct vmm_call *stop(const struct vmm_target *t, const char *snapshot,
