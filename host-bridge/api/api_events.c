@@ -72,6 +72,10 @@ static void put_event(const struct event_stream *s, struct json_out *out, uint64
 static void put_gap(const struct event_stream *s, struct json_out *out)
 {
 	begin_event(s, out, s->next - 1, "gap");
+	json_out_null(out, "sandbox_id");
+	json_out_null(out, "at");
+	json_out_null(out, "exec_id");
+	json_out_null(out, "detail");
 	end_event(out);
 }
 
