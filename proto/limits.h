@@ -238,7 +238,8 @@
 #define IDEMPOTENCY_S 86400      /* an Idempotency-Key is remembered */
 #define IDEMPOTENCY_ORPHAN_S 60  /* an unclaimed sandbox waits for its replay */
 #define DELETED_S 86400          /* a deleted id answers 204 and 410 */
-#define WAIT_MAX_S 600           /* wait_seconds */
+#define WAIT_MAX_S 600           /* wait_seconds, and timeout_seconds of a sandbox wait */
+#define WAIT_DEFAULT_S 60        /* of the latter */
 #define LIST_LIMIT_DEFAULT 100
 #define LIST_LIMIT_MAX 1000
 #define METADATA_KEYS_MAX 64

@@ -14,7 +14,8 @@ static void setup(void)
 static void idle_after(double seconds)
 {
 	struct err e;
-	ck_assert_int_eq(sandbox_patch(sandbox, &seconds, NULL, NULL, &e), 0);
+	ck_assert_int_eq(
+	    sandbox_patch(sandbox, &(struct sandbox_patch){.ttl_seconds = &seconds}, &e), 0);
 }
 
 static bool asked_thrice(void *arg)
@@ -52,7 +53,10 @@ START_TEST(its_lifetime_is_absolute)
 {
 	double lifetime = 0.01;
 	struct err e;
-	ck_assert_int_eq(sandbox_patch(sandbox, NULL, &lifetime, NULL, &e), 0);
+	ck_assert_int_eq(
+	    sandbox_patch(sandbox, &(struct sandbox_patch){.max_lifetime_seconds = &lifetime},
+	                  &e),
+	    0);
 	until(is_deleted, NULL, NULL, 0);
 	ck_assert_uint_eq(fx.listed, 0);
 }

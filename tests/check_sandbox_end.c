@@ -80,10 +80,12 @@ START_TEST(patch_moves_the_end)
 	spec.ttl_seconds = 0.05;
 	struct sandbox *s = create_running(&spec);
 	const char *id = copy_id(s);
-	ck_assert_int_eq(sandbox_patch(s, &longer, NULL, NULL, &e), 0);
+	ck_assert_int_eq(sandbox_patch(s, &(struct sandbox_patch){.ttl_seconds = &longer}, &e),
+	                 0);
 	pass(0.1);
 	ck_assert(!gone(id));
-	ck_assert_int_eq(sandbox_patch(s, &shorter, NULL, NULL, &e), 0);
+	ck_assert_int_eq(sandbox_patch(s, &(struct sandbox_patch){.ttl_seconds = &shorter}, &e),
+	                 0);
 	UNTIL(gone(id));
 }
 END_TEST

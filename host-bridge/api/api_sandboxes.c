@@ -133,9 +133,6 @@ void api_sandbox_create(struct api_request *r, char *data, size_t len)
 
 /* ---- list and look ---- */
 
-static const char *const status_names[] = {"creating",   "running", "paused",
-                                           "hibernated", "failed",  NULL};
-
 struct filter {
 	int status; /* -1: any */
 	char key[METADATA_KEY_MAX + 1];
@@ -147,10 +144,9 @@ static int filter_of(const struct api_request *r, struct filter *f, struct err *
 	const char *status = http_query(r->x, "status"),
 	           *metadata = http_query(r->x, "metadata");
 	*f = (struct filter){.status = -1};
-	for (int i = 0; status != NULL && status_names[i] != NULL; i++)
-		if (strcmp(status, status_names[i]) == 0)
-			f->status = i;
-	if (status != NULL && f->status < 0)
+	if (status != NULL)
+		f->status = sandbox_status_named(status);
+	if (status != NULL && (f->status < 0 || f->status == SANDBOX_DELETED))
 		return err_field(e, ERR_INVALID_FIELD, "status", "status is not a known one");
 	if (metadata == NULL)
 		return 0;
@@ -227,14 +223,22 @@ void api_sandbox_patch(struct api_request *r, char *data, size_t len)
 		return;
 	int rc = sandbox_body_change(data, len, sandbox_spec(s)->metadata, &change, &e);
 	if (rc == 0)
-		rc = sandbox_patch(s, change.has_ttl ? &change.ttl_seconds : NULL,
-		                   change.has_lifetime ? &change.max_lifetime_seconds : NULL,
-		                   change.metadata, &e);
-	json_decref(change.metadata);
+		rc = sandbox_patch(s, &change.patch, &e);
+	json_decref(change.patch.metadata);
 	if (rc < 0)
 		api_fail(r, &e, NULL);
 	else
 		api_reply_json(r, 200, sandbox_json(s));
+}
+
+/* PandaStack's name for the same, with what it shows. */
+void api_sandbox_lifecycle(struct api_request *r, char *data, size_t len)
+{
+	struct sandbox *s = api_sandbox(r);
+	(void)data;
+	(void)len;
+	if (s != NULL)
+		api_reply_json(r, 200, sandbox_lifecycle_json(s));
 }
 
 /* Outlives the request when its client leaves first. */

@@ -21,6 +21,7 @@ void api_sandbox_create(struct api_request *r, char *data, size_t len);
 void api_sandbox_list(struct api_request *r, char *data, size_t len);
 void api_sandbox_get(struct api_request *r, char *data, size_t len);
 void api_sandbox_patch(struct api_request *r, char *data, size_t len);
+void api_sandbox_lifecycle(struct api_request *r, char *data, size_t len);
 void api_sandbox_delete(struct api_request *r, char *data, size_t len);
 
 /* api_snapshots.c */
@@ -32,6 +33,9 @@ void api_sandbox_pause(struct api_request *r, char *data, size_t len);
 void api_sandbox_hibernate(struct api_request *r, char *data, size_t len);
 void api_sandbox_wake(struct api_request *r, char *data, size_t len);
 void api_sandbox_resume(struct api_request *r, char *data, size_t len);
+
+/* api_wait.c */
+void api_sandbox_wait(struct api_request *r, char *data, size_t len);
 
 /* api_events.c */
 void api_events(struct api_request *r, char *data, size_t len);

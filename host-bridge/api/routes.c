@@ -26,6 +26,9 @@ const struct route routes[] = {
     {HTTP_M_PATCH, SANDBOX, "sandbox_patch", ROUTE_MEMBER, ROUTE_JSON, 0, "", api_sandbox_patch},
     {HTTP_M_DELETE, SANDBOX, "sandbox_delete", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_delete},
 
+    {HTTP_M_GET, SANDBOX "/lifecycle", "lifecycle_get", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_lifecycle},
+    {HTTP_M_PATCH, SANDBOX "/lifecycle", "lifecycle_patch", ROUTE_MEMBER, ROUTE_JSON, 0, "", api_sandbox_patch},
+    {HTTP_M_GET, SANDBOX "/wait", "sandbox_wait", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "status timeout_seconds", api_sandbox_wait},
     {HTTP_M_POST, SANDBOX "/pause", "sandbox_pause", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_pause},
     {HTTP_M_POST, SANDBOX "/resume", "sandbox_resume", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_resume},
     {HTTP_M_POST, SANDBOX "/hibernate", "sandbox_hibernate", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_hibernate},

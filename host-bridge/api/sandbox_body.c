@@ -297,12 +297,14 @@ int sandbox_body_snapshot(const char *data, size_t len, struct snapshot_body *ou
 
 struct change_fields {
 	struct body_num ttl_seconds, max_lifetime_seconds;
+	struct body_bool persistent;
 	json_t *metadata;
 };
 
 static const struct body_field change_table[] = {
     {AT(change_fields, ttl_seconds, BODY_NUM), .max = TTL_MAX_S, .above = true},
     {AT(change_fields, max_lifetime_seconds, BODY_NUM), .max = TTL_MAX_S, .above = true},
+    {AT(change_fields, persistent, BODY_BOOL)},
     {AT(change_fields, metadata, BODY_PATCH)},
     {.name = NULL},
 };
@@ -325,14 +327,19 @@ int sandbox_body_change(const char *data, size_t len, json_t *metadata,
 {
 	struct change_fields f = {0};
 	json_t *doc = body_parse(data, len, change_table, &f, e);
-	*out = (struct sandbox_change){.has_ttl = f.ttl_seconds.set,
-	                               .has_lifetime = f.max_lifetime_seconds.set,
-	                               .ttl_seconds = f.ttl_seconds.v,
-	                               .max_lifetime_seconds = f.max_lifetime_seconds.v};
+	*out = (struct sandbox_change){.ttl_seconds = f.ttl_seconds.v,
+	                               .max_lifetime_seconds = f.max_lifetime_seconds.v,
+	                               .persistent = f.persistent.v};
 	if (doc == NULL)
 		return -1;
+	if (f.ttl_seconds.set)
+		out->patch.ttl_seconds = &out->ttl_seconds;
+	if (f.max_lifetime_seconds.set)
+		out->patch.max_lifetime_seconds = &out->max_lifetime_seconds;
+	if (f.persistent.set)
+		out->patch.persistent = &out->persistent;
 	if (f.metadata != NULL)
-		out->metadata = merged(metadata, f.metadata);
+		out->patch.metadata = merged(metadata, f.metadata);
 	json_decref(doc);
-	return out->metadata != NULL ? check_metadata(out->metadata, e) : 0;
+	return out->patch.metadata != NULL ? check_metadata(out->patch.metadata, e) : 0;
 }

@@ -13,11 +13,12 @@
 json_t *sandbox_body_parse(struct api_request *r, const char *data, size_t len,
                            struct sandbox_spec *spec, struct err *e);
 
+/* `patch` points into the rest; its metadata is the merged object (RFC 7396), the caller's to
+ * drop, or NULL. */
 struct sandbox_change {
-	bool has_ttl, has_lifetime;
+	struct sandbox_patch patch;
 	double ttl_seconds, max_lifetime_seconds;
-	json_t
-	    *metadata; /* the merged object (RFC 7396), the caller's to drop; NULL: as it is */
+	bool persistent;
 };
 
 /* The body of snapshots and forks, which may be absent. */

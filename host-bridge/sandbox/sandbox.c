@@ -178,20 +178,21 @@ void sandbox_unhold(struct sandbox *s)
 		sandbox_update_timer(s);
 }
 
-int sandbox_patch(struct sandbox *s, const double *ttl, const double *lifetime,
-                  json_t *metadata, struct err *e)
+int sandbox_patch(struct sandbox *s, const struct sandbox_patch *p, struct err *e)
 {
-	if (metadata != NULL) {
-		json_t *copy = json_deep_copy(metadata);
+	if (p->metadata != NULL) {
+		json_t *copy = json_deep_copy(p->metadata);
 		if (copy == NULL)
 			return err_set(e, ERR_INTERNAL, "out of memory");
 		json_decref(s->spec.metadata);
 		s->spec.metadata = copy;
 	}
-	if (ttl != NULL)
-		s->spec.ttl_seconds = *ttl;
-	if (lifetime != NULL)
-		s->spec.max_lifetime_seconds = *lifetime;
+	if (p->ttl_seconds != NULL)
+		s->spec.ttl_seconds = *p->ttl_seconds;
+	if (p->max_lifetime_seconds != NULL)
+		s->spec.max_lifetime_seconds = *p->max_lifetime_seconds;
+	if (p->persistent != NULL)
+		s->spec.persistent = *p->persistent;
 	sandbox_update_timer(s);
 	return sandbox_save(s, e);
 }

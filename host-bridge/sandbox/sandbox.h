@@ -42,6 +42,15 @@ void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
  * snapshot. Calls in progress go on over a snapshot; while it is paused they stand still.
  * `metadata` is taken over, NULL is {}. */
 struct snapshot;
+/* A new ttl, lifetime, persistence, or whole metadata object (copied); NULL leaves one as it
+ * is. */
+struct sandbox_patch {
+	const double *ttl_seconds, *max_lifetime_seconds;
+	const bool *persistent;
+	json_t *metadata;
+};
+int sandbox_patch(struct sandbox *s, const struct sandbox_patch *p, struct err *e);
+
 enum snapshot_kind {
 	SNAPSHOT_KEPT,
 	SNAPSHOT_PASSING /* nobody but on_done sees it, and deletes it; a restart does, too */
@@ -57,10 +66,6 @@ int sandbox_hibernate(struct sandbox *s, sandbox_changed *on_done, void *arg, st
 /* Bring a hibernated one back; sandbox_wait_ready does it by itself, and tells. -1 with `e`: it
  * is not hibernated, or nothing could be started (ERR_CAPACITY, …), and it still is. */
 int sandbox_wake(struct sandbox *s, struct err *e);
-
-/* A new ttl, lifetime, or whole metadata object (copied); NULL leaves one as it is. */
-int sandbox_patch(struct sandbox *s, const double *ttl, const double *lifetime,
-                  json_t *metadata, struct err *e);
 
 /* A link that is READY or connecting: the spare one when there is one (a new spare is made
  * in idle time), or one that waits while too many are in use, a few less when it is `urgent`.
@@ -96,8 +101,11 @@ void sandbox_event(struct sandbox *s, const char *type, const char *exec_id,
 struct sandbox_set *sandbox_set_of(const struct sandbox *s);
 const char *sandbox_id(const struct sandbox *s);
 enum sandbox_status sandbox_status(const struct sandbox *s);
+int sandbox_status_named(const char *name); /* an enum sandbox_status; -1: there is none */
 const struct sandbox_spec *sandbox_spec(const struct sandbox *s);
 /* The API's Sandbox object (api.md section 2), new reference. */
 json_t *sandbox_json(const struct sandbox *s);
+/* {ttl_seconds, max_lifetime_seconds, persistent, idle_seconds, expires_at}, new reference. */
+json_t *sandbox_lifecycle_json(const struct sandbox *s);
 
 #endif

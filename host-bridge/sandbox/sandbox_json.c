@@ -34,17 +34,34 @@ static const char *boot_mode(const struct sandbox *s)
 	return s->restored ? "restore" : "boot";
 }
 
-json_t *sandbox_json(const struct sandbox *s)
+static double idle_seconds(const struct sandbox *s)
+{
+	return s->holds > 0 ? 0 : round((sandbox_clock() - s->active) * 1e3) / 1e3;
+}
+
+static json_t *expires_at(const struct sandbox *s)
 {
 	double in = sandbox_expires_in(s);
-	double idle = s->holds > 0 ? 0 : round((sandbox_clock() - s->active) * 1e3) / 1e3;
+	return in < 0 ? json_null() : sandbox_instant(sandbox_wall_ms() + (int64_t)(in * 1e3));
+}
+
+json_t *sandbox_lifecycle_json(const struct sandbox *s)
+{
+	json_t *lifetime = s->spec.max_lifetime_seconds > 0
+	                       ? json_real(s->spec.max_lifetime_seconds)
+	                       : json_null();
+	return json_pack("{s:f, s:o, s:b, s:f, s:o}", "ttl_seconds", s->spec.ttl_seconds,
+	                 "max_lifetime_seconds", lifetime, "persistent", s->spec.persistent,
+	                 "idle_seconds", idle_seconds(s), "expires_at", expires_at(s));
+}
+
+json_t *sandbox_json(const struct sandbox *s)
+{
 	bool booted = s->agent != NULL;
 	json_t *boot_ms = booted ? json_integer(s->launch_ms + s->agent_ms) : json_null();
 	json_t *stages = booted ? json_pack("{s:i, s:i}", "launch", (int)s->launch_ms, "agent",
 	                                    (int)s->agent_ms)
 	                        : json_null();
-	json_t *expires =
-	    in < 0 ? json_null() : sandbox_instant(sandbox_wall_ms() + (int64_t)(in * 1e3));
 	const char *template = s->spec.template[0] != '\0' ? s->spec.template : NULL;
 	return json_pack("{s:s, s:s, s:s?, s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:f, s:O,"
 	                 " s:o, s:O?, s:O?}",
@@ -52,9 +69,9 @@ json_t *sandbox_json(const struct sandbox *s)
 	                 sandbox_status_name(s->status), "vmm", s->launcher->name, "isolation",
 	                 s->isolation, "boot_mode", boot_mode(s), "boot_ms", boot_ms,
 	                 "boot_stages_ms", stages, "created_at", sandbox_instant(s->created_ms),
-	                 "expires_at", expires, "idle_seconds", idle, "metadata",
-	                 s->spec.metadata, "resources", resources(s), "exec_defaults",
-	                 s->spec.exec_defaults, "agent", s->agent);
+	                 "expires_at", expires_at(s), "idle_seconds", idle_seconds(s),
+	                 "metadata", s->spec.metadata, "resources", resources(s),
+	                 "exec_defaults", s->spec.exec_defaults, "agent", s->agent);
 }
 
 json_t *sandbox_set_json(struct sandbox_set *set)

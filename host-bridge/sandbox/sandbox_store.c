@@ -16,6 +16,14 @@ const char *sandbox_status_name(enum sandbox_status status)
 	return status_names[status];
 }
 
+int sandbox_status_named(const char *name)
+{
+	for (unsigned i = 0; i < sizeof(status_names) / sizeof(*status_names); i++)
+		if (strcmp(status_names[i], name) == 0)
+			return (int)i;
+	return -1;
+}
+
 int sandbox_copy_spec(struct sandbox_spec *to, const struct sandbox_spec *from)
 {
 	*to = *from;
@@ -120,14 +128,6 @@ static int load_spec(struct sandbox_spec *spec, const struct registry_row *row)
 	return 0;
 }
 
-static enum sandbox_status load_status(const char *name)
-{
-	for (unsigned i = 0; i < sizeof(status_names) / sizeof(*status_names); i++)
-		if (strcmp(status_names[i], name) == 0)
-			return (enum sandbox_status)i;
-	return SANDBOX_FAILED;
-}
-
 /* Isolation as a literal that outlives the JSON. */
 static const char *load_isolation(const json_t *state)
 {
@@ -153,7 +153,8 @@ struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row 
 	}
 	json_t *state = json_loads(row->state, 0, NULL);
 	const json_t *agent = json_object_get(state, "agent");
-	s->status = load_status(row->status);
+	int status = sandbox_status_named(row->status);
+	s->status = status >= 0 ? (enum sandbox_status)status : SANDBOX_FAILED;
 	s->created_ms = row->created_ms;
 	if (s->status == SANDBOX_FAILED)
 		err_set(&s->failure, ERR_SANDBOX_LOST, "it failed before the bridge restarted");
