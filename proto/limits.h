@@ -370,6 +370,9 @@
 /* Events of sandboxes that a stream may still ask for. */
 #define EVENTS_KEPT 4096
 
+/* A template's snapshot that no create has used for so long is removed at the next start. */
+#define BAKED_KEPT_S (7 * 24 * 3600)
+
 /* Children of one fork. */
 #define FORK_MAX 16
 

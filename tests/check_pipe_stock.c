@@ -7,6 +7,7 @@
 
 #include "guest-agent/idle.h"
 #include "guest-agent/pipe_stock.h"
+#include "tests/suite_fixture.h"
 static struct ev_loop *loop;
 static struct idle *idle;
 
@@ -143,7 +144,6 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("pipe_stock");
 	TCase *tc = tcase_create("pipe_stock");
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_set_timeout(tc, 60);
@@ -153,10 +153,5 @@ int main(void)
 	tcase_add_test(tc, descriptors_do_not_pile_up_without_idle_time);
 	tcase_add_test(tc, pipes_are_the_same_whether_in_stock_or_not);
 	tcase_add_test(tc, stock_that_is_not_used_is_closed);
-	suite_add_tcase(s, tc);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("pipe_stock", tc) != 0;
 }

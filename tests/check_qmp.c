@@ -12,6 +12,7 @@
 
 #include "host-bridge/sandbox/qmp.h"
 #include "proto/limits.h"
+#include "tests/suite_fixture.h"
 
 #define GREETING "{\"QMP\": {\"version\": {}}}\r\n"
 #define OK "{\"return\": {}}\r\n"
@@ -251,7 +252,6 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("qmp");
 	TCase *tc = tcase_create("qmp");
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_set_timeout(tc, 60);
@@ -267,10 +267,5 @@ int main(void)
 	tcase_add_test(tc, a_line_without_an_end_is_not_read_for_ever);
 	tcase_add_test(tc, nobody_there_is_told_at_once_and_the_descriptor_is_closed);
 	tcase_add_test(tc, a_script_that_is_too_long_is_not_run);
-	suite_add_tcase(s, tc);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("qmp", tc) != 0;
 }

@@ -13,6 +13,7 @@
 #include "host-bridge/sandbox/sparse.h"
 #include "host-bridge/sandbox/task.h"
 #include "proto/limits.h"
+#include "tests/suite_fixture.h"
 
 static struct ev_loop *loop;
 static char dir[] = "/tmp/check-task-XXXXXX";
@@ -30,10 +31,8 @@ static void setup(void)
 
 static void teardown(void)
 {
-	char command[64];
 	ev_loop_destroy(loop);
-	snprintf(command, sizeof(command), "rm -rf %s", dir);
-	ck_assert_int_eq(system(command), 0);
+	remove_tree(dir);
 }
 
 static void on_done(const struct err *e, void *arg)
@@ -228,7 +227,6 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("task");
 	TCase *tc = tcase_create("task");
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_set_timeout(tc, 60);
@@ -240,10 +238,5 @@ int main(void)
 	tcase_add_test(tc, a_file_that_is_there_and_empty_is_filled);
 	tcase_add_test(tc, what_is_not_there_cannot_be_copied);
 	tcase_add_test(tc, a_full_disk_is_told_as_such_and_nothing_half_made_is_left);
-	suite_add_tcase(s, tc);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("task", tc) != 0;
 }

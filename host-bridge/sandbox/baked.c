@@ -8,9 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "host-bridge/sandbox/vm_sweep.h"
+#include "proto/limits.h"
 
 #define DIRECTORY "baked"
 #define PART ".part"
@@ -69,6 +71,11 @@ bool baked_exists(const char *path)
 	return access(path, F_OK) == 0;
 }
 
+void baked_used(const char *path)
+{
+	utimensat(AT_FDCWD, path, NULL, 0);
+}
+
 int baked_begin(const char *path, char out[PATH_MAX], struct err *e)
 {
 	snprintf(out, PATH_MAX, "%s" PART, path);
@@ -98,6 +105,18 @@ int baked_keep(const char *path, struct err *e)
 	return -1;
 }
 
+static bool is_part(const char *name)
+{
+	size_t len = strlen(name);
+	return len > strlen(PART) && strcmp(name + len - strlen(PART), PART) == 0;
+}
+
+static bool is_stale(const char *path)
+{
+	struct stat st;
+	return stat(path, &st) == 0 && st.st_mtime + BAKED_KEPT_S < time(NULL);
+}
+
 void baked_sweep(const char *state_dir)
 {
 	char dir[PATH_MAX], path[PATH_MAX + 256];
@@ -107,11 +126,11 @@ void baked_sweep(const char *state_dir)
 	mkdir(dir, 0700);
 	DIR *all = opendir(dir);
 	while (all != NULL && (d = readdir(all)) != NULL) {
-		size_t len = strlen(d->d_name);
-		if (len < strlen(PART) || strcmp(d->d_name + len - strlen(PART), PART) != 0)
+		if (d->d_name[0] == '.')
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", dir, d->d_name);
-		vm_remove_dir(path);
+		if (is_part(d->d_name) || is_stale(path))
+			vm_remove_dir(path);
 	}
 	if (all != NULL)
 		closedir(all);

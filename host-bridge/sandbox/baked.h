@@ -18,12 +18,15 @@ int baked_path(const char *state_dir, const struct launcher *l,
                const struct launcher_host *host, const struct launcher_request *r,
                char out[PATH_MAX], struct err *e);
 bool baked_exists(const char *path);
+/* A sandbox is made from it: it is kept for BAKED_KEPT_S from now on. */
+void baked_used(const char *path);
 /* Make a directory to save to, `out`, of which baked_keep() makes the snapshot at `path`, and
  * which baked_drop() removes. ERR_INVALID_STATE when somebody else is at it. */
 int baked_begin(const char *path, char out[PATH_MAX], struct err *e);
 int baked_keep(const char *path, struct err *e);
 void baked_drop(const char *path);
-/* Remove what an earlier bridge began and did not finish. Before the first create. */
+/* Remove what an earlier bridge began and did not finish, and what nobody has used for so long:
+ * images and programs were replaced. Before the first create. */
 void baked_sweep(const char *state_dir);
 
 #endif

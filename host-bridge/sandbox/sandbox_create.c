@@ -78,6 +78,8 @@ static int choose_boot(struct sandbox *s, struct launcher_request *r, char resto
 			return -1;
 		snprintf(restore, PATH_MAX, "%s", s->baked);
 		s->restored = baked_exists(s->baked);
+		if (s->restored)
+			baked_used(s->baked);
 	}
 	r->restore = s->restored ? restore : NULL;
 	return 0;
