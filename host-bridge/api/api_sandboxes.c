@@ -212,6 +212,14 @@ void api_sandbox_get(struct api_request *r, char *data, size_t len)
 		api_reply_json(r, 200, sandbox_json(s));
 }
 
+void api_template_list(struct api_request *r, char *data, size_t len)
+{
+	(void)data;
+	(void)len;
+	api_reply_json(r, 200,
+	               json_pack("{s:o}", "items", sandbox_set_templates(r->api->sandboxes)));
+}
+
 /* ---- change and delete ---- */
 
 void api_sandbox_patch(struct api_request *r, char *data, size_t len)

@@ -18,6 +18,7 @@ void api_quota(struct api_request *r, char *data, size_t len);
 
 /* api_sandboxes.c */
 void api_sandbox_create(struct api_request *r, char *data, size_t len);
+void api_template_list(struct api_request *r, char *data, size_t len);
 void api_sandbox_list(struct api_request *r, char *data, size_t len);
 void api_sandbox_get(struct api_request *r, char *data, size_t len);
 void api_sandbox_patch(struct api_request *r, char *data, size_t len);

@@ -20,6 +20,7 @@ const struct route routes[] = {
     {HTTP_M_POST, "/v1/node/drain", "node_drain", ROUTE_ADMIN, ROUTE_NO_BODY, 0, "", api_node_drain},
     {HTTP_M_GET, "/v1/quota", "quota_get", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_quota},
 
+    {HTTP_M_GET, "/v1/templates", "template_list", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_template_list},
     {HTTP_M_POST, "/v1/sandboxes", "sandbox_create", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_sandbox_create},
     {HTTP_M_GET, "/v1/sandboxes", "sandbox_list", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "status metadata page_token limit", api_sandbox_list},
     {HTTP_M_GET, SANDBOX, "sandbox_get", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_get},

@@ -137,6 +137,11 @@ void sandbox_set_on_create(struct sandbox_set *set,
 	set->admit_arg = arg;
 }
 
+json_t *sandbox_set_templates(struct sandbox_set *set)
+{
+	return template_list(set->rootfs_dir);
+}
+
 struct event_log *sandbox_set_events(struct sandbox_set *set)
 {
 	return set->events;

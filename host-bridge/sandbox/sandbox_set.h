@@ -60,6 +60,8 @@ struct sandbox *sandbox_next(struct sandbox_set *set, const struct sandbox *afte
 size_t sandbox_count(struct sandbox_set *set, const char *workspace);
 /* What happens to its sandboxes. */
 struct event_log *sandbox_set_events(struct sandbox_set *set);
+/* template_list() of its directory. New reference. */
+json_t *sandbox_set_templates(struct sandbox_set *set);
 /* For GET /v1/node: {launcher, launchers: [{name, usable, isolation, reason}], capacity and
  * allocated: {memory_mib, vcpus}}. New reference. */
 json_t *sandbox_set_json(struct sandbox_set *set);

@@ -1,9 +1,14 @@
 #include "host-bridge/sandbox/template.h"
 
-#include <jansson.h>
+#include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "proto/limits.h"
+
+#define FILE_NAME "template.json"
 
 /* Names come from HTTP clients and become a path: nothing but these bytes, no leading dot. */
 static int check_name(const char *name, struct err *e)
@@ -16,6 +21,114 @@ static int check_name(const char *name, struct err *e)
 		                 "there is no such template");
 	return 0;
 }
+
+/* ---- the document ---- */
+
+static int invalid(struct err *e, const char *name, const char *field, const char *what)
+{
+	return err_set(e, ERR_LAUNCHER_FAILED, "%s/" FILE_NAME ": %s %s", name, field, what);
+}
+
+static int check_files(const char *name, const char *field, json_t *files, struct err *e)
+{
+	char path[128];
+	const char *vmm;
+	json_t *file;
+	if (!json_is_object(files))
+		return invalid(e, name, field, "must be an object of file names by VMM");
+	json_object_foreach (files, vmm, file) {
+		snprintf(path, sizeof(path), "%s.%.32s", field, vmm);
+		if (!json_is_string(file))
+			return invalid(e, name, path, "must be a file's name");
+	}
+	return 0;
+}
+
+static int check_number(const char *name, const char *field, const json_t *value,
+                        json_int_t least, json_int_t most, struct err *e)
+{
+	char what[64];
+	json_int_t n = json_integer_value(value);
+	snprintf(what, sizeof(what), "must be a whole number from %lld to %lld",
+	         (long long)least, (long long)most);
+	return json_is_integer(value) && n >= least && n <= most
+	           ? 0
+	           : invalid(e, name, field, what);
+}
+
+static int check_resources(const char *name, json_t *resources, struct err *e)
+{
+	char path[96];
+	const char *key;
+	json_t *value;
+	if (!json_is_object(resources))
+		return invalid(e, name, "resources", "must be an object");
+	json_object_foreach (resources, key, value) {
+		int rc;
+		snprintf(path, sizeof(path), "resources.%.32s", key);
+		if (strcmp(key, "vcpus") == 0)
+			rc = check_number(name, path, value, 1, VCPUS_MAX, e);
+		else if (strcmp(key, "memory_mib") == 0)
+			rc = check_number(name, path, value, MEMORY_MIN_MIB, MEMORY_MAX_MIB, e);
+		else
+			rc = invalid(e, name, path, "is not known");
+		if (rc < 0)
+			return -1;
+	}
+	return 0;
+}
+
+static int check_member(const char *name, const char *key, json_t *value, struct err *e)
+{
+	char field[64];
+	snprintf(field, sizeof(field), "%.48s", key);
+	if (strcmp(key, "kernels") == 0 || strcmp(key, "initrds") == 0)
+		return check_files(name, field, value, e);
+	if (strcmp(key, "resources") == 0)
+		return check_resources(name, value, e);
+	if (strcmp(key, "name") != 0 && strcmp(key, "description") != 0 &&
+	    strcmp(key, "uml_preload") != 0)
+		return invalid(e, name, field, "is not known");
+	if (!json_is_string(value))
+		return invalid(e, name, field, "must be a string");
+	if (strcmp(key, "name") == 0 && strcmp(json_string_value(value), name) != 0)
+		return invalid(e, name, field, "must be that of its directory");
+	return 0;
+}
+
+/* The document, checked whole whatever the VMM. NULL with `e`. */
+static json_t *load(const char *rootfs_dir, const char *name, char dir[PATH_MAX], struct err *e)
+{
+	char path[PATH_MAX + sizeof(FILE_NAME)];
+	const char *key;
+	json_t *value, *json;
+	json_error_t why;
+	if (check_name(name, e) < 0)
+		return NULL;
+	snprintf(dir, PATH_MAX, "%s/templates/%s", rootfs_dir, name);
+	snprintf(path, sizeof(path), "%s/" FILE_NAME, dir);
+	if (access(path, R_OK) < 0) {
+		err_field(e, ERR_TEMPLATE_NOT_FOUND, "template", "there is no template %s",
+		          name);
+		return NULL;
+	}
+	json = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
+	if (!json_is_object(json)) {
+		err_set(e, ERR_LAUNCHER_FAILED, "%s/" FILE_NAME ": no JSON object: %.80s", name,
+		        json == NULL ? why.text : "another value");
+		json_decref(json);
+		return NULL;
+	}
+	json_object_foreach (json, key, value) {
+		if (check_member(name, key, value, e) < 0) {
+			json_decref(json);
+			return NULL;
+		}
+	}
+	return json;
+}
+
+/* ---- what one VMM needs ---- */
 
 /* The file that `named` names, relative to the template's directory. */
 static int find_file(const json_t *named, const char *what, const char *dir, char out[PATH_MAX],
@@ -35,39 +148,74 @@ static int find_file(const json_t *named, const char *what, const char *dir, cha
 
 static unsigned number(const json_t *json, const char *key, unsigned otherwise)
 {
-	json_int_t v = json_integer_value(json_object_get(json, key));
-	return v > 0 && v < 1 << 30 ? (unsigned)v : otherwise;
+	const json_t *value = json_object_get(json_object_get(json, "resources"), key);
+	return value != NULL ? (unsigned)json_integer_value(value) : otherwise;
+}
+
+static int fill(const json_t *json, const char *dir, const char *vmm, struct template *t,
+                struct err *e)
+{
+	char preload[64];
+	snprintf(preload, sizeof(preload), "%s_preload", vmm);
+	const json_t *library = json_object_get(json, preload);
+	t->vcpus = number(json, "vcpus", 1);
+	t->memory_mib = number(json, "memory_mib", 256);
+	t->preload[0] = '\0';
+	if (find_file(json_object_get(json_object_get(json, "kernels"), vmm), "kernel", dir,
+	              t->kernel, e) < 0 ||
+	    find_file(json_object_get(json_object_get(json, "initrds"), vmm), "initrd", dir,
+	              t->initrd, e) < 0)
+		return -1;
+	return library != NULL ? find_file(library, "library", dir, t->preload, e) : 0;
 }
 
 int template_load(const char *rootfs_dir, const char *name, const char *vmm, struct template *t,
                   struct err *e)
 {
-	char dir[PATH_MAX], path[PATH_MAX + 32];
-	if (check_name(name, e) < 0)
-		return -1;
-	snprintf(dir, sizeof(dir), "%s/templates/%s", rootfs_dir, name);
-	snprintf(path, sizeof(path), "%s/template.json", dir);
-	if (access(path, R_OK) < 0)
-		return err_field(e, ERR_TEMPLATE_NOT_FOUND, "template",
-		                 "there is no template %s", name);
-	json_error_t why;
-	json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
+	char dir[PATH_MAX];
+	json_t *json = load(rootfs_dir, name, dir, e);
 	if (json == NULL)
-		return err_set(e, ERR_LAUNCHER_FAILED, "the template is no JSON: %s", why.text);
-	const json_t *resources = json_object_get(json, "resources");
-	t->vcpus = number(resources, "vcpus", 1);
-	t->memory_mib = number(resources, "memory_mib", 256);
-	char preload[64];
-	snprintf(preload, sizeof(preload), "%s_preload", vmm);
-	const json_t *library = json_object_get(json, preload);
-	int rc = find_file(json_object_get(json_object_get(json, "kernels"), vmm), "kernel",
-	                   dir, t->kernel, e);
-	if (rc == 0)
-		rc = find_file(json_object_get(json_object_get(json, "initrds"), vmm), "initrd",
-		               dir, t->initrd, e);
-	t->preload[0] = '\0';
-	if (rc == 0 && library != NULL)
-		rc = find_file(library, "library", dir, t->preload, e);
+		return -1;
+	int rc = fill(json, dir, vmm, t, e);
 	json_decref(json);
 	return rc;
+}
+
+/* ---- all of them ---- */
+
+static json_t *one_json(const char *rootfs_dir, const char *name)
+{
+	static const char *const vmms[] = {"firecracker", "qemu", "uml"};
+	struct err why = {0};
+	struct template t = {0};
+	char dir[PATH_MAX];
+	json_t *json = load(rootfs_dir, name, dir, &why), *usable = json_array();
+	const json_t *text = json_object_get(json, "description");
+	for (size_t i = 0; json != NULL && i < sizeof(vmms) / sizeof(*vmms); i++)
+		if (fill(json, dir, vmms[i], &t, &why) == 0)
+			json_array_append_new(usable, json_string(vmms[i]));
+	const char *error = json_array_size(usable) > 0 ? NULL : why.msg;
+	json_t *result =
+	    json_pack("{s:s, s:s?, s:o, s:{s:i, s:i, s:n}, s:s?}", "name", name, "description",
+	              json_string_value(text), "vmms", usable, "resources", "vcpus",
+	              (int)number(json, "vcpus", 1), "memory_mib",
+	              (int)number(json, "memory_mib", 256), "disk_mib", "error", error);
+	json_decref(json);
+	return result;
+}
+
+json_t *template_list(const char *rootfs_dir)
+{
+	char path[PATH_MAX];
+	struct dirent **entries = NULL;
+	json_t *items = json_array();
+	snprintf(path, sizeof(path), "%s/templates", rootfs_dir);
+	int count = scandir(path, &entries, NULL, alphasort);
+	for (int i = 0; i < count; i++) {
+		if (check_name(entries[i]->d_name, NULL) == 0)
+			json_array_append_new(items, one_json(rootfs_dir, entries[i]->d_name));
+		free(entries[i]);
+	}
+	free(entries);
+	return items;
 }

@@ -5,6 +5,7 @@
 #ifndef SANDGATE_TEMPLATE_H
 #define SANDGATE_TEMPLATE_H
 
+#include <jansson.h>
 #include <limits.h>
 
 #include "proto/err.h"
@@ -17,9 +18,13 @@ struct template
 	unsigned vcpus, memory_mib; /* defaults of a sandbox */
 };
 
-/* ERR_TEMPLATE_NOT_FOUND for a name that is none; ERR_LAUNCHER_FAILED when the template is
- * there but broken, or offers nothing for `vmm` ("qemu", "uml"). */
+/* The whole document is checked, also what is for another VMM; the message of an error names
+ * the file and the field. ERR_TEMPLATE_NOT_FOUND for a name that is none; ERR_LAUNCHER_FAILED
+ * when the template is there but broken, or offers nothing for `vmm` ("qemu", "uml"). */
 int template_load(const char *rootfs_dir, const char *name, const char *vmm, struct template *t,
                   struct err *e);
+/* [{name, description, vmms: those it can boot on, resources, error}] in order of name; `error`
+ * says why it can boot on none. New reference. */
+json_t *template_list(const char *rootfs_dir);
 
 #endif
