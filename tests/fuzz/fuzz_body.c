@@ -43,10 +43,22 @@ static void check_sandbox(const char *text, size_t len)
 	if (doc == NULL)
 		assert(e.code != ERR_NONE && e.msg[0] != '\0');
 	else
-		assert((spec.template[0] != '\0') != spec.attach);
+		assert((spec.template[0] != '\0') + (spec.snapshot[0] != '\0') + spec.attach ==
+		       1);
 	json_decref(doc);
-	if (sandbox_body_change(text, len, NULL, &change, &e) == 0)
-		json_decref(change.metadata);
+	sandbox_body_change(text, len, NULL, &change, &e);
+	json_decref(change.patch.metadata);
+}
+
+static void check_snapshot(const char *text, size_t len)
+{
+	struct snapshot_body body;
+	struct err e = {0};
+	if (sandbox_body_snapshot(text, len, &body, &e) == 0)
+		assert(body.count >= 1 && body.count <= FORK_MAX);
+	else
+		assert(e.code != ERR_NONE && body.metadata == NULL);
+	json_decref(body.metadata);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -54,5 +66,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	check_exec((const char *)data, size, false);
 	check_exec((const char *)data, size, true);
 	check_sandbox((const char *)data, size);
+	check_snapshot((const char *)data, size);
 	return 0;
 }
