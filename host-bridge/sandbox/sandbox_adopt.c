@@ -71,7 +71,11 @@ static void settle_adopted(struct sandbox *s)
 		sandbox_stop_vm(s);
 		sandbox_update_timer(s);
 		return;
-	default: /* a create or a delete was interrupted: nobody waits for its outcome */
+	case SANDBOX_CREATING: /* was interrupted; a repetition of the request makes another */
+		s->spec.idempotency_key[0] = '\0';
+		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_NONE, NULL, NULL);
+		return;
+	default: /* a delete was interrupted */
 		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_NONE, NULL, NULL);
 	}
 }
