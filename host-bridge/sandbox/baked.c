@@ -76,9 +76,14 @@ void baked_used(const char *path)
 	utimensat(AT_FDCWD, path, NULL, 0);
 }
 
-int baked_begin(const char *path, char out[PATH_MAX], struct err *e)
+void baked_part(const char *path, char out[PATH_MAX])
 {
 	snprintf(out, PATH_MAX, "%s" PART, path);
+}
+
+int baked_begin(const char *path, char out[PATH_MAX], struct err *e)
+{
+	baked_part(path, out);
 	if (mkdir(out, 0700) == 0)
 		return 0;
 	if (errno == EEXIST)
@@ -89,15 +94,15 @@ int baked_begin(const char *path, char out[PATH_MAX], struct err *e)
 
 void baked_drop(const char *path)
 {
-	char part[PATH_MAX + sizeof(PART)];
-	snprintf(part, sizeof(part), "%s" PART, path);
+	char part[PATH_MAX];
+	baked_part(path, part);
 	vm_remove_dir(part);
 }
 
 int baked_keep(const char *path, struct err *e)
 {
-	char part[PATH_MAX + sizeof(PART)];
-	snprintf(part, sizeof(part), "%s" PART, path);
+	char part[PATH_MAX];
+	baked_part(path, part);
 	if (rename(part, path) == 0)
 		return 0;
 	err_errno(e, ERR_INTERNAL, errno, "%s", path);

@@ -23,6 +23,7 @@ void baked_used(const char *path);
 /* Make a directory to save to, `out`, of which baked_keep() makes the snapshot at `path`, and
  * which baked_drop() removes. ERR_INVALID_STATE when somebody else is at it. */
 int baked_begin(const char *path, char out[PATH_MAX], struct err *e);
+void baked_part(const char *path, char out[PATH_MAX]); /* that directory */
 int baked_keep(const char *path, struct err *e);
 void baked_drop(const char *path);
 /* Remove what an earlier bridge began and did not finish, and what nobody has used for so long:

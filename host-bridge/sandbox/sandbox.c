@@ -212,7 +212,10 @@ static void on_vm_up(struct vm *vm, void *arg)
 	struct sandbox *s = arg;
 	(void)vm;
 	s->up = sandbox_clock();
-	sandbox_ask_agent(s);
+	if (s->restored && s->agent != NULL)
+		sandbox_answered(s); /* the snapshot says who it is */
+	else
+		sandbox_ask_agent(s);
 }
 
 static void on_vm_down(struct vm *vm, const struct err *why, void *arg)
@@ -270,6 +273,10 @@ void sandbox_stop_vm(struct sandbox *s)
 void sandbox_running(struct sandbox *s)
 {
 	struct err e = {0};
+	if (!s->recovers) {
+		s->launch_ms = (unsigned)((s->up - s->born) * 1e3);
+		s->agent_ms = (unsigned)((sandbox_clock() - s->up) * 1e3);
+	}
 	s->status = SANDBOX_RUNNING;
 	s->waking = s->recovers = false;
 	link_gate_open(&s->gate);

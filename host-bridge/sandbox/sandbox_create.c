@@ -82,6 +82,8 @@ static int choose_boot(struct sandbox *s, struct launcher_request *r, char resto
 			baked_used(s->baked);
 	}
 	r->restore = s->restored ? restore : NULL;
+	if (s->restored)
+		sandbox_read_agent(s, restore);
 	return 0;
 }
 

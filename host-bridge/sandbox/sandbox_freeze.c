@@ -42,12 +42,43 @@ static void on_renewed(const struct freeze_result *r, void *arg)
 	settle(arg, r);
 }
 
+/* Who the agent is, beside its guest's files: what starts from them need not ask. */
+static void write_agent(const struct sandbox *s, const char *dir)
+{
+	char path[PATH_MAX + sizeof(SNAPSHOT_AGENT)];
+	json_t *json =
+	    json_pack("{s:I, s:O}", "generation", (json_int_t)s->generation, "agent", s->agent);
+	snprintf(path, sizeof(path), "%s/" SNAPSHOT_AGENT, dir);
+	if (json_dump_file(json, path, JSON_COMPACT) < 0)
+		log_warn("sandbox", s->id, "%s could not be written", path);
+	json_decref(json);
+}
+
+void sandbox_read_agent(struct sandbox *s, const char *dir)
+{
+	char path[PATH_MAX + sizeof(SNAPSHOT_AGENT)];
+	json_int_t generation;
+	json_t *agent;
+	snprintf(path, sizeof(path), "%s/" SNAPSHOT_AGENT, dir);
+	json_t *json = json_load_file(path, 0, NULL);
+	if (json_unpack(json, "{s:I, s:o}", "generation", &generation, "agent", &agent) == 0) {
+		s->generation = (uint64_t)generation;
+		s->agent = json_incref(agent);
+	}
+	json_decref(json);
+}
+
 /* A template that is not baked is merely slower. */
 static void on_baked(const struct freeze_result *r, void *arg)
 {
 	struct sandbox *s = arg;
 	struct err e = r->not_saved;
+	char part[PATH_MAX];
 	s->baking = false;
+	s->generation = r->generation;
+	baked_part(s->baked, part);
+	if (e.code == ERR_NONE)
+		write_agent(s, part);
 	if (e.code == ERR_NONE)
 		baked_keep(s->baked, &e);
 	else
@@ -212,9 +243,13 @@ static void on_saved(const struct freeze_result *r, void *arg)
 	struct sandbox *s = arg;
 	struct snapshot *n = s->change->snapshot;
 	struct err e = r->not_saved;
+	char dir[PATH_MAX];
 	s->freeze = NULL;
 	s->change->snapshot = NULL;
 	s->generation = r->generation;
+	snapshot_dir(s->set, n, true, dir);
+	if (e.code == ERR_NONE)
+		write_agent(s, dir);
 	if (e.code != ERR_NONE) {
 		snapshot_abandon(s->set, n);
 		n = NULL;

@@ -57,7 +57,7 @@ json_t *sandbox_lifecycle_json(const struct sandbox *s)
 
 json_t *sandbox_json(const struct sandbox *s)
 {
-	bool booted = s->agent != NULL;
+	bool booted = s->agent != NULL && s->status != SANDBOX_CREATING;
 	json_t *boot_ms = booted ? json_integer(s->launch_ms + s->agent_ms) : json_null();
 	json_t *stages = booted ? json_pack("{s:i, s:i}", "launch", (int)s->launch_ms, "agent",
 	                                    (int)s->agent_ms)

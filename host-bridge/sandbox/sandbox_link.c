@@ -42,10 +42,6 @@ static void on_info(struct link *l, const Sandgate__GuestFrame *f, void *owner)
 	}
 	json_decref(s->agent);
 	s->agent = agent_json(f->info);
-	if (!s->recovers) {
-		s->launch_ms = (unsigned)((s->up - s->born) * 1e3);
-		s->agent_ms = (unsigned)((sandbox_clock() - s->up) * 1e3);
-	}
 	s->generation = f->info->generation;
 	sandbox_answered(s);
 }

@@ -42,6 +42,9 @@ void sandbox_drop_links(struct sandbox *s);
 
 /* sandbox_freeze.c: its agent has said who it is. sandbox_running or sandbox_failed follows. */
 void sandbox_answered(struct sandbox *s);
+/* Creating, from the snapshot in `dir`: whether that says who the agent is shows in s->agent.
+ */
+void sandbox_read_agent(struct sandbox *s, const char *dir);
 /* The VM is about to be stopped: tell who waits for a change that it will not come. */
 void sandbox_change_cancel(struct sandbox *s);
 /* One change at a time: begin it, tell that it is done, or forget it when it did not begin. */

@@ -16,6 +16,7 @@
 
 #define SNAPSHOT_STATE "state"
 #define SNAPSHOT_MEMORY "memory"
+#define SNAPSHOT_AGENT "agent.json" /* not the VMM's: who the agent is */
 
 /* A call in progress. */
 struct vmm_call;
