@@ -80,13 +80,22 @@ static void settle_adopted(struct sandbox *s)
 	}
 }
 
+/* A VM whose start was cut off may have a process that nobody wrote down: all that is found in
+ * its place goes. */
+static bool is_whole(const struct sandbox *s)
+{
+	return s->vm != NULL && s->status != SANDBOX_CREATING;
+}
+
 static bool is_known(const char *path, void *arg)
 {
 	struct sandbox_set *set = arg;
 	struct sandbox *s;
-	char dir[PATH_MAX];
+	char dir[PATH_MAX], memory[PATH_MAX];
 	TAILQ_FOREACH (s, &set->all, entry)
-		if (strcmp(sandbox_set_vm_dir(set, s->id, dir, sizeof(dir)), path) == 0)
+		if (is_whole(s) &&
+		    (strcmp(sandbox_set_vm_dir(set, s->id, dir, sizeof(dir)), path) == 0 ||
+		     strcmp(sandbox_set_memory(set, s->id, memory, sizeof(memory)), path) == 0))
 			return true;
 	return false;
 }
@@ -120,6 +129,7 @@ int sandbox_set_adopt(struct sandbox_set *set, struct err *e)
 		return -1;
 	snprintf(vm_dir, sizeof(vm_dir), "%s/vm", set->state_dir);
 	vm_sweep(vm_dir, is_known, set);
+	vm_sweep(set->memory_dir, is_known, set);
 	settle_kvm(set);
 	TAILQ_FOREACH (s, &set->all, entry)
 		settle_adopted(s);
