@@ -71,6 +71,11 @@ bool baked_exists(const char *path)
 	return access(path, F_OK) == 0;
 }
 
+void baked_discard(const char *path)
+{
+	vm_remove_dir(path);
+}
+
 void baked_used(const char *path)
 {
 	utimensat(AT_FDCWD, path, NULL, 0);

@@ -18,6 +18,8 @@ int baked_path(const char *state_dir, const struct launcher *l,
                const struct launcher_host *host, const struct launcher_request *r,
                char out[PATH_MAX], struct err *e);
 bool baked_exists(const char *path);
+/* Remove it: a sandbox could not be made from it. */
+void baked_discard(const char *path);
 /* A sandbox is made from it: it is kept for BAKED_KEPT_S from now on. */
 void baked_used(const char *path);
 /* Make a directory to save to, `out`, of which baked_keep() makes the snapshot at `path`, and

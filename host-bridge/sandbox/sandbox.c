@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/farewell.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/limits.h"
@@ -306,6 +307,9 @@ void sandbox_failed(struct sandbox *s, const struct err *why)
 		return;
 	}
 	log_warn("sandbox", s->id, "failed: %s", why->msg);
+	if (s->status == SANDBOX_CREATING && s->restored && s->source == NULL)
+		baked_discard(
+		    s->baked); /* whether it was at fault or not: the next one boots */
 	s->failure = *why;
 	if (s->status == SANDBOX_CREATING) /* the next try makes another */
 		s->spec.idempotency_key[0] = '\0';

@@ -53,8 +53,13 @@ static void fall_asleep(struct sandbox *s)
 {
 	struct err e = {0};
 	s->status = SANDBOX_HIBERNATED;
-	if (sandbox_save(s, &e) < 0)
-		log_error("sandbox", s->id, "%s", e.msg);
+	if (sandbox_save(s, &e) < 0) { /* then the next bridge would not find it asleep */
+		s->status = SANDBOX_RUNNING;
+		sandbox_drop_saved(s);
+		sandbox_change_done(s, NULL, &e);
+		sandbox_recover(s);
+		return;
+	}
 	sandbox_event(s, "hibernated", NULL, NULL);
 	log_info("sandbox", s->id, "hibernates");
 	sandbox_stop_vm(s);
@@ -111,7 +116,7 @@ void sandbox_asleep(struct sandbox *s)
 	if (s->change != NULL)
 		sandbox_change_done(s, NULL, NULL);
 	bool wanted = !LIST_EMPTY(&s->listeners) || !SLIST_EMPTY(&s->ready_waiters);
-	if (wanted && sandbox_wake(s, &e) < 0)
+	if (wanted && !s->unwoken && sandbox_wake(s, &e) < 0)
 		sandbox_not_woken(s, &e);
 	sandbox_update_timer(s);
 }
@@ -124,8 +129,9 @@ int sandbox_wake(struct sandbox *s, struct err *e)
 	if (s->status != SANDBOX_HIBERNATED)
 		return err_set(e, ERR_INVALID_STATE, "the sandbox is %s",
 		               sandbox_status_name(s->status));
+	s->unwoken = false;
 	if (s->waking || s->vm != NULL)
-		return 0; /* it is on its way, or still going to sleep: on_gone wakes it */
+		return 0; /* it is on its way, or its VM still ends: sandbox_asleep wakes it */
 	saved_dir(s, dir);
 	s->waking = true;
 	sandbox_event(s, "booting", NULL, "wake");
@@ -140,6 +146,7 @@ int sandbox_wake(struct sandbox *s, struct err *e)
 void sandbox_not_woken(struct sandbox *s, const struct err *why)
 {
 	s->waking = false;
+	s->unwoken = true;
 	s->failure = *why;
 	log_warn("sandbox", s->id, "does not wake up: %s", why->msg);
 	sandbox_stop_vm(s);

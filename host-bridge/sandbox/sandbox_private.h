@@ -60,6 +60,7 @@ struct sandbox {
 	char baked[PATH_MAX]; /* its template's snapshot: it was restored from it, or is to make
 	                         it once it has booted; or "" */
 	bool restored, baking, waking;
+	bool unwoken; /* it could not be woken: who waits is told that, and it sleeps on */
 	bool frozen; /* its VM may be stopped, its agent prepared: the next bridge mends that */
 	bool recovers;               /* this one does */
 	struct snapshot *source;     /* creating: what it is restored from, held */

@@ -21,7 +21,7 @@ int sandbox_add_waiter(struct sandbox_waiters *to, const struct sandbox_waiter *
 static bool is_coming(const struct sandbox *s)
 {
 	return s->status == SANDBOX_CREATING ||
-	       (s->status == SANDBOX_HIBERNATED && (s->waking || s->vm != NULL));
+	       (s->status == SANDBOX_HIBERNATED && !s->unwoken && (s->waking || s->vm != NULL));
 }
 
 /* The status has settled: tell those who waited for that. Each may wait or delete again. */

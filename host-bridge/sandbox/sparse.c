@@ -82,10 +82,15 @@ static int copy_data(int from, int to, off_t size, struct err *e)
 
 static int copy(int from, int to, struct err *e)
 {
-	struct stat st;
+	struct stat st, there;
+	if (fstat(from, &st) < 0 || fstat(to, &there) < 0)
+		return failed(e, "making a copy");
+	if (there.st_size != 0 && there.st_size != st.st_size)
+		return err_set(e, ERR_LAUNCHER_FAILED,
+		               "what is copied has not the size that is due");
 	if (ioctl(to, FICLONE, from) == 0)
 		return 0;
-	if (fstat(from, &st) < 0 || ftruncate(to, st.st_size) < 0)
+	if (ftruncate(to, st.st_size) < 0)
 		return failed(e, "making a copy");
 	return copy_data(from, to, st.st_size, e);
 }

@@ -9,7 +9,8 @@
 
 /* Fill `to` with the content of `from`: a reflink where the file system can, else the data
  * alone. `to` is made with mode 0600, or is there and holds nothing but zeroes; after a failure
- * it is gone. ERR_STORAGE_FULL, ERR_INTERNAL. */
+ * it is gone. ERR_STORAGE_FULL, ERR_LAUNCHER_FAILED when it is there with another size,
+ * ERR_INTERNAL. */
 int sparse_copy(const char *from, const char *to, struct err *e);
 
 #endif

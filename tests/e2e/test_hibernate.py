@@ -113,3 +113,21 @@ def test_a_restarted_bridge_wakes_what_the_one_before_has_hibernated(farm):
         box.delete()
     finally:
         bridge.stop()
+
+
+@pytest.mark.parametrize("file", ["state", "memory"])
+def test_what_cannot_be_loaded_is_told_and_the_sandbox_still_sleeps(qemu, file):
+    box = qemu.client.create(ttl_seconds=600)
+    hibernate(box)
+    [saved] = qemu.state.glob(f"hibernated/{box.id}")
+    (saved / file).rename(saved / "elsewhere")
+    if file == "state":
+        (saved / file).write_bytes(b"no state of a machine")
+    for ask in (lambda: box.client.post(box.path + "/wake", timeout=30),
+                lambda: box.exec("true", timeout=30)):
+        reply = ask()
+        assert (reply.status, reply.code) == (502, "launcher.failed"), reply.body
+    assert box.status() == "hibernated"
+    (saved / "elsewhere").replace(saved / file)
+    assert box.out("echo ok") == "ok\n"
+    box.delete()

@@ -271,3 +271,25 @@ def test_a_bridge_killed_while_it_saves_loses_nothing_that_runs(farm, action):
         for item in bridge.client.get("/v1/sandboxes").json["items"]:
             bridge.client.delete(f"/v1/sandboxes/{item['id']}", timeout=60)
         bridge.stop()
+
+
+@pytest.mark.parametrize("file", ["state", "memory"])
+def test_a_broken_snapshot_is_told_and_a_templates_broken_one_is_made_anew(farm, file):
+    bridge = farm.new("qemu").start()
+    try:
+        box = bridge.client.create(ttl_seconds=600)
+        snap = snapshot(box)
+        [baked] = bridge.state.glob("baked/*")
+        for directory in (baked, bridge.state / "snapshots" / snap["id"]):
+            (directory / file).write_bytes(b"no state of a machine")
+        reply = bridge.client.post("/v1/sandboxes", {"from_snapshot": snap["id"]}, timeout=30)
+        assert (reply.status, reply.code) == (502, "launcher.failed"), reply.body
+        reply = bridge.client.post("/v1/sandboxes", {"template": "base"}, timeout=30)
+        assert (reply.status, reply.code) == (502, "launcher.failed"), reply.body
+        assert bridge.client.create(ttl_seconds=600).info["boot_mode"] == "boot"
+        assert bridge.client.create(ttl_seconds=600).info["boot_mode"] == "restore"
+        assert box.out("echo ok") == "ok\n"
+    finally:
+        for item in bridge.client.get("/v1/sandboxes").json["items"]:
+            bridge.client.delete(f"/v1/sandboxes/{item['id']}", timeout=60)
+        bridge.stop()
