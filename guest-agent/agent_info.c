@@ -90,6 +90,7 @@ void agent_fill_info(const struct agent *a, Sandgate__InfoReply *r)
 	r->agent_instance = instance(a);
 	r->generation = snapshot_generation(a->snapshot);
 	r->pid = (uint32_t)getpid();
+	r->prepared = !snapshot_takes_work(a->snapshot);
 }
 
 void agent_fill_metrics(struct agent *a, Sandgate__MetricsReply *r)

@@ -16,7 +16,7 @@ struct freeze {
 	char dir[PATH_MAX];
 	struct link *link; /* Prepare or Resume is being asked */
 	bool in_vm;        /* the VMM is */
-	Sandgate__ResumeRole role;
+	bool only_prepares;
 	struct freeze_result result;
 	void (*on_done)(const struct freeze_result *r, void *arg);
 	void *arg;
@@ -50,6 +50,24 @@ static void note(struct err *slot, const struct err *e)
 
 /* ---- Resume ---- */
 
+/* proto/sandgate.proto, Resumed.failed */
+static const char *const steps[] = {"entropy", "clock",   "hostname",    "machine_id",
+                                    "boot_id", "network", "name_servers"};
+
+const char *freeze_step(unsigned n)
+{
+	return n < sizeof(steps) / sizeof(*steps) ? steps[n] : NULL;
+}
+
+static unsigned failed_steps(const Sandgate__Resumed *m)
+{
+	unsigned failed = 0;
+	for (unsigned n = 0; n < sizeof(steps) / sizeof(*steps); n++)
+		for (size_t i = 0; i < m->n_failed && i < 16; i++)
+			failed |= (unsigned)(strcmp(m->failed[i], steps[n]) == 0) << n;
+	return failed;
+}
+
 static void on_resumed(struct link *l, const Sandgate__GuestFrame *frame, void *owner)
 {
 	struct freeze *f = owner;
@@ -61,9 +79,12 @@ static void on_resumed(struct link *l, const Sandgate__GuestFrame *frame, void *
 		note(&f->result.lost, &e);
 	} else {
 		f->result.generation = frame->resumed->generation;
-		for (size_t i = 0; i < frame->resumed->n_failed && i < 16; i++)
-			log_warn("freeze", NULL, "a resumed guest could not renew its %.32s",
-			         frame->resumed->failed[i]);
+		f->result.failed = failed_steps(frame->resumed);
+		for (unsigned n = 0; freeze_step(n) != NULL; n++)
+			if (f->result.failed & 1u << n)
+				log_warn("freeze", NULL,
+				         "a resumed guest could not renew its %s",
+				         freeze_step(n));
 	}
 	done(f);
 }
@@ -80,12 +101,12 @@ static void on_resume_closed(struct link *l, const struct err *why, bool sent,
 	done(f);
 }
 
-static int ask_resume(struct freeze *f, struct err *e)
+static int ask_resume(struct freeze *f, const Sandgate__Resume *how, struct err *e)
 {
 	static const struct link_handlers handlers = {.on_frame = on_resumed,
 	                                              .on_closed = on_resume_closed};
 	Sandgate__Open open = SANDGATE__OPEN__INIT;
-	Sandgate__Resume resume = SANDGATE__RESUME__INIT;
+	Sandgate__Resume resume = *how;
 	uint8_t entropy[RESUME_ENTROPY_BYTES];
 	struct timespec now;
 
@@ -93,14 +114,11 @@ static int ask_resume(struct freeze *f, struct err *e)
 		return err_errno(e, ERR_INTERNAL, errno, "getrandom");
 	clock_gettime(CLOCK_REALTIME, &now);
 	resume.generation = f->result.generation + 1;
-	resume.role = f->role;
-	resume.wall_clock_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+	if (resume.wall_clock_ms == 0)
+		resume.wall_clock_ms =
+		    (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 	resume.entropy.data = entropy;
 	resume.entropy.len = sizeof(entropy);
-	if (f->role == SANDGATE__RESUME_ROLE__RESUME_CLONE) {
-		resume.hostname.data = (uint8_t *)f->t.hostname;
-		resume.hostname.len = strlen(f->t.hostname);
-	}
 	open.op_case = SANDGATE__OPEN__OP_RESUME;
 	open.resume = &resume;
 	f->link = link_create(f->t.loop, &f->t.endpoint, CONNECT_DEADLINE_MS, e);
@@ -112,8 +130,9 @@ static int ask_resume(struct freeze *f, struct err *e)
 
 static void resume(struct freeze *f)
 {
+	const Sandgate__Resume same = SANDGATE__RESUME__INIT;
 	struct err e = {0};
-	if (ask_resume(f, &e) == 0)
+	if (ask_resume(f, &same, &e) == 0)
 		return;
 	note(&f->result.lost, &e);
 	done(f);
@@ -173,7 +192,10 @@ static void on_prepared(struct link *l, const Sandgate__GuestFrame *frame, void 
 	f->link = NULL;
 	if (frame->body_case == SANDGATE__GUEST_FRAME__BODY_PREPARED) {
 		f->result.generation = frame->prepared->generation;
-		save(f);
+		if (f->only_prepares)
+			done(f);
+		else
+			save(f);
 		return;
 	}
 	err_set(&e, ERR_PROTOCOL, "the agent answered another question");
@@ -238,15 +260,22 @@ struct freeze *freeze_save(const struct freeze_target *t, const char *dir,
 	return NULL;
 }
 
-struct freeze *freeze_renew(const struct freeze_target *t, Sandgate__ResumeRole role,
+struct freeze *freeze_prepare(const struct freeze_target *t,
+                              void (*on_done)(const struct freeze_result *r, void *arg),
+                              void *arg, struct err *e)
+{
+	struct freeze *f = freeze_save(t, "", on_done, arg, e);
+	if (f != NULL)
+		f->only_prepares = true;
+	return f;
+}
+
+struct freeze *freeze_renew(const struct freeze_target *t, const Sandgate__Resume *how,
                             void (*on_done)(const struct freeze_result *r, void *arg),
                             void *arg, struct err *e)
 {
 	struct freeze *f = create(t, "", on_done, arg, e);
-	if (f == NULL)
-		return NULL;
-	f->role = role;
-	if (ask_resume(f, e) == 0)
+	if (f == NULL || ask_resume(f, how, e) == 0)
 		return f;
 	freeze_cancel(f);
 	return NULL;

@@ -25,7 +25,6 @@ struct freeze_target {
 	struct endpoint endpoint;
 	struct vm *vm;
 	uint64_t generation; /* the agent's, as last heard */
-	char hostname[64];   /* for clones */
 	bool stays;          /* saved, it is left as it is: its VM is about to be stopped */
 };
 
@@ -33,6 +32,7 @@ struct freeze_result {
 	struct err not_saved; /* code ERR_NONE: the snapshot is whole */
 	struct err lost;      /* code ERR_NONE: the guest runs, its agent takes work */
 	uint64_t generation;  /* the agent's now */
+	unsigned failed;      /* steps of a Resume that could not be carried out: a bit each */
 };
 
 /* Save the guest to the empty directory `dir`, and let it go on. `on_done` once, never from
@@ -40,11 +40,19 @@ struct freeze_result {
 struct freeze *freeze_save(const struct freeze_target *t, const char *dir,
                            void (*on_done)(const struct freeze_result *r, void *arg), void *arg,
                            struct err *e);
-/* In a restored guest: entropy and clock, and for a clone names of its own; its agent takes
- * work then. */
-struct freeze *freeze_renew(const struct freeze_target *t, Sandgate__ResumeRole role,
+/* Prepare alone: who saves the guest is somebody else, and freeze_renew is due. When it is not
+ * prepared (`not_saved`), the agent is told to go on. `vm` may be NULL. */
+struct freeze *freeze_prepare(const struct freeze_target *t,
+                              void (*on_done)(const struct freeze_result *r, void *arg),
+                              void *arg, struct err *e);
+/* In a guest that was prepared or restored: entropy and clock, and for a clone names of its
+ * own; its agent takes work then. `how` is read during this call; its generation and entropy
+ * are filled in, and its wall clock when that is 0. */
+struct freeze *freeze_renew(const struct freeze_target *t, const Sandgate__Resume *how,
                             void (*on_done)(const struct freeze_result *r, void *arg),
                             void *arg, struct err *e);
+/* The name of the n-th step in `failed`; NULL past the last. */
+const char *freeze_step(unsigned n);
 /* on_done is not called. NULL is fine. */
 void freeze_cancel(struct freeze *f);
 

@@ -11,18 +11,14 @@
 #include "proto/limits.h"
 #include "proto/log.h"
 
-static struct freeze_target target(const struct sandbox *s)
+struct freeze_target sandbox_freeze_target(const struct sandbox *s)
 {
-	struct freeze_target t = {
+	return (struct freeze_target){
 	    .loop = s->set->loop,
 	    .endpoint = s->endpoint,
 	    .vm = s->vm,
 	    .generation = s->generation,
 	};
-	/* A ULID is the last of an id, and unique alone. */
-	const char *ulid = strrchr(s->id, '-');
-	snprintf(t.hostname, sizeof(t.hostname), "sb%s", ulid != NULL ? ulid : "");
-	return t;
 }
 
 /* ---- after the first answer: a template is baked, a restored guest renewed ---- */
@@ -91,7 +87,7 @@ static void on_baked(const struct freeze_result *r, void *arg)
 static int bake(struct sandbox *s, struct err *e)
 {
 	char part[PATH_MAX];
-	struct freeze_target t = target(s);
+	struct freeze_target t = sandbox_freeze_target(s);
 	if (baked_begin(s->baked, part, e) < 0)
 		return -1;
 	s->freeze = freeze_save(&t, part, on_baked, s, e);
@@ -102,18 +98,31 @@ static int bake(struct sandbox *s, struct err *e)
 	return -1;
 }
 
+/* As the same guest, or as one of its own: a ULID is the last of an id, and unique alone. */
+static void renew(struct sandbox *s, bool same)
+{
+	struct err e = {0};
+	char hostname[64];
+	struct freeze_target t = sandbox_freeze_target(s);
+	Sandgate__Resume how = SANDGATE__RESUME__INIT;
+	const char *ulid = strrchr(s->id, '-');
+	if (!same) {
+		how.role = SANDGATE__RESUME_ROLE__RESUME_CLONE;
+		snprintf(hostname, sizeof(hostname), "sb%s", ulid != NULL ? ulid : "");
+		how.hostname.data = (uint8_t *)hostname;
+		how.hostname.len = strlen(hostname);
+	}
+	s->freeze = freeze_renew(&t, &how, on_renewed, s, &e);
+	if (s->freeze == NULL)
+		sandbox_failed(s, &e);
+}
+
 void sandbox_answered(struct sandbox *s)
 {
 	struct err e = {0};
-	struct freeze_target t = target(s);
 	bool same = s->waking || s->recovers;
 	if (same || s->restored) {
-		s->freeze = freeze_renew(&t,
-		                         same ? SANDGATE__RESUME_ROLE__RESUME_SAME
-		                              : SANDGATE__RESUME_ROLE__RESUME_CLONE,
-		                         on_renewed, s, &e);
-		if (s->freeze == NULL)
-			sandbox_failed(s, &e);
+		renew(s, same);
 	} else if (s->baked[0] == '\0' || baked_exists(s->baked)) {
 		sandbox_running(s);
 	} else if (bake(s, &e) < 0) {
@@ -136,17 +145,20 @@ void sandbox_change_forget(struct sandbox *s)
 {
 	free(s->change);
 	s->change = NULL;
-	s->frozen = false;
+	s->frozen = s->prepared;
+}
+
+int sandbox_check_vmm(const struct sandbox *s, struct err *e)
+{
+	if (s->launcher->vmm != NULL)
+		return 0;
+	return err_set(e, ERR_LIMIT_UNSUPPORTED, "the launcher %s can do no such thing",
+	               s->launcher->name);
 }
 
 int sandbox_change_begin(struct sandbox *s, enum sandbox_status from, sandbox_changed *on_done,
                          void *arg, struct err *e)
 {
-	if (s->launcher->vmm == NULL) {
-		err_set(e, ERR_LIMIT_UNSUPPORTED, "the launcher %s can do no such thing",
-		        s->launcher->name);
-		return -1;
-	}
 	if (s->status != from || s->change != NULL) {
 		err_set(e, ERR_INVALID_STATE,
 		        s->status == from ? "the sandbox is being changed already"
@@ -269,7 +281,7 @@ static void on_saved(const struct freeze_result *r, void *arg)
 static void on_quiet(struct link_gate *g)
 {
 	struct sandbox *s = (struct sandbox *)((char *)g - offsetof(struct sandbox, gate));
-	struct freeze_target t = target(s);
+	struct freeze_target t = sandbox_freeze_target(s);
 	struct freeze_result r = {.generation = s->generation};
 	char dir[PATH_MAX];
 	snapshot_dir(s->set, s->change->snapshot, true, dir);
@@ -281,7 +293,8 @@ static void on_quiet(struct link_gate *g)
 int sandbox_snapshot(struct sandbox *s, json_t *metadata, enum snapshot_kind kind,
                      sandbox_changed *on_done, void *arg, struct err *e)
 {
-	if (sandbox_change_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0) {
+	if (sandbox_check_vmm(s, e) < 0 ||
+	    sandbox_change_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0) {
 		json_decref(metadata);
 		return -1;
 	}
@@ -293,16 +306,6 @@ int sandbox_snapshot(struct sandbox *s, json_t *metadata, enum snapshot_kind kin
 	sandbox_hush(s);
 	link_gate_close(&s->gate, on_quiet);
 	return 0;
-}
-
-struct freeze *sandbox_freeze_for_good(struct sandbox *s, const char *dir,
-                                       void (*on_done)(const struct freeze_result *r,
-                                                       void *arg),
-                                       struct err *e)
-{
-	struct freeze_target t = target(s);
-	t.stays = true;
-	return freeze_save(&t, dir, on_done, s, e);
 }
 
 /* ---- pause and resume ---- */
@@ -326,7 +329,7 @@ static void on_turned(const struct err *e, void *arg)
 static int turn(struct sandbox *s, enum sandbox_status from, enum sandbox_status to,
                 enum vm_question what, sandbox_changed *on_done, void *arg, struct err *e)
 {
-	if (sandbox_change_begin(s, from, on_done, arg, e) < 0)
+	if (sandbox_check_vmm(s, e) < 0 || sandbox_change_begin(s, from, on_done, arg, e) < 0)
 		return -1;
 	s->change->to = to;
 	if (vm_ask(s->vm, what, NULL, on_turned, s, e) == 0) {

@@ -86,10 +86,12 @@ static void on_saved(const struct freeze_result *r, void *arg)
 static void on_quiet(struct link_gate *g)
 {
 	struct sandbox *s = (struct sandbox *)((char *)g - offsetof(struct sandbox, gate));
+	struct freeze_target t = sandbox_freeze_target(s);
 	struct freeze_result r = {.generation = s->generation};
 	char dir[PATH_MAX];
+	t.stays = true;
 	saved_dir(s, dir);
-	s->freeze = sandbox_freeze_for_good(s, dir, on_saved, &r.not_saved);
+	s->freeze = freeze_save(&t, dir, on_saved, s, &r.not_saved);
 	if (s->freeze == NULL)
 		on_saved(&r, s);
 }
@@ -98,7 +100,8 @@ int sandbox_hibernate(struct sandbox *s, sandbox_changed *on_done, void *arg, st
 {
 	if (!LIST_EMPTY(&s->listeners))
 		return err_set(e, ERR_INVALID_STATE, "calls are in progress in the sandbox");
-	if (sandbox_change_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0)
+	if (sandbox_check_vmm(s, e) < 0 ||
+	    sandbox_change_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0)
 		return -1;
 	if (make_dir(s, e) < 0) {
 		sandbox_change_forget(s);

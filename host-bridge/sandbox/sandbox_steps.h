@@ -47,6 +47,7 @@ void sandbox_answered(struct sandbox *s);
 void sandbox_read_agent(struct sandbox *s, const char *dir);
 /* The VM is about to be stopped: tell who waits for a change that it will not come. */
 void sandbox_change_cancel(struct sandbox *s);
+int sandbox_check_vmm(const struct sandbox *s, struct err *e); /* it can be paused and saved */
 /* One change at a time: begin it, tell that it is done, or forget it when it did not begin. */
 int sandbox_change_begin(struct sandbox *s, enum sandbox_status from, sandbox_changed *on_done,
                          void *arg, struct err *e);
@@ -54,10 +55,7 @@ void sandbox_change_done(struct sandbox *s, struct snapshot *n, const struct err
 void sandbox_change_forget(struct sandbox *s);
 void sandbox_hush(struct sandbox *s);    /* no link of the sandbox's own any more */
 void sandbox_wake_up(struct sandbox *s); /* the guest goes on: let in who waits */
-struct freeze *sandbox_freeze_for_good(struct sandbox *s, const char *dir,
-                                       void (*on_done)(const struct freeze_result *r,
-                                                       void *arg),
-                                       struct err *e);
+struct freeze_target sandbox_freeze_target(const struct sandbox *s);
 
 /* The bridge before was about to save or pause it: let it go on, and its agent. */
 void sandbox_recover(struct sandbox *s);

@@ -145,8 +145,10 @@ static void prepared_takes_no_work(const struct target *t)
 	ask_refused(t, SANDGATE__OPEN__OP_LIST_EXECS, &list, ERR_INVALID_STATE);
 	ask_alive(t);
 	ask_once(t, SANDGATE__OPEN__OP_METRICS, &metrics, SANDGATE__GUEST_FRAME__BODY_METRICS);
+	expect(info(t)->prepared, "Info does not say that it is prepared");
 	prepare(t);
 	resume(t, SANDGATE__RESUME_ROLE__RESUME_SAME);
+	expect(!info(t)->prepared, "Info says that it is prepared after Resume");
 	struct ask_end end = ask_run(t, &e);
 	ask_expect_text(&end, SANDGATE__STREAM__STREAM_STDOUT, "x\n");
 }
