@@ -129,7 +129,8 @@ static int open_parts(struct bridge *b, struct err *e)
 	                                       .rootfs_dir = c->rootfs_dir,
 	                                       .node = c->node,
 	                                       .launcher = c->launcher,
-	                                       .agent_path = c->agent_path};
+	                                       .agent_path = c->agent_path,
+	                                       .vm_uids = c->vm_uids};
 	api->loop = ev_loop_new(EVFLAG_AUTO);
 	api->metrics = metrics_create();
 	api->calls = call_set_create();

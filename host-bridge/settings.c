@@ -65,6 +65,12 @@ static int set_launcher(struct settings *c, const char *value)
 	return copy(c->launcher, sizeof(c->launcher), value);
 }
 
+static int set_vm_uids(struct settings *c, const char *value)
+{
+	struct vm_uids u;
+	return vm_uids_parse(value, &u) == 0 ? copy(c->vm_uids, sizeof(c->vm_uids), value) : -1;
+}
+
 static int set_listen(struct settings *c, const char *value)
 {
 	if (c->listen_count == SETTINGS_LISTEN_MAX || !sockets_valid(value) ||
@@ -131,6 +137,9 @@ static const struct setting settings[] = {
     {"attach-dir", set_attach_dir, "DIR",
      "where sockets and token files of attached VMs may be; up to 8 times",
      "an absolute path of a directory, 8 in all"},
+    {"vm-uids", set_vm_uids, "RANGE",
+     "FIRST:COUNT, user ids for VMs when started by root (" VM_UIDS_DEFAULT ")",
+     "FIRST:COUNT, ids from 1000 on without 65534 and 65535"},
     {"node", set_node, "NAME", "this host's name in replies (the host name)",
      "a name of 1 to 63 bytes"},
     {"drain-seconds", set_drain_seconds, "N",

@@ -25,6 +25,7 @@ struct settings {
 	char agent_path[256];
 	char launcher[32];
 	char node[64];
+	char vm_uids[32];    /* "" for the usual range */
 	char audit_log[256]; /* "" for none, "-" for standard output */
 	char attach_dirs[SETTINGS_ATTACH_DIRS_MAX][256];
 	size_t attach_dir_count;

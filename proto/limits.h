@@ -400,6 +400,12 @@
 /* The end of a VM's first output that is kept to explain a failed start (bytes). */
 #define BOOT_TAIL_MAX 2048
 
+/* User ids for VMs: below are a host's own users, above is what means "no change". Without a
+ * setting, those that no convention gives to anyone (systemd's UIDS-GIDS). */
+#define UID_FIRST_MIN 1000
+#define UID_LAST 4294967293
+#define VM_UIDS_DEFAULT "1879048192:65536"
+
 /* Bounds of a sandbox's resources. */
 #define VCPUS_MAX 64
 #define MEMORY_MIN_MIB 64

@@ -41,6 +41,7 @@ static void setup(void)
 	ck_assert_int_eq(symlink("firecracker-v1", link), 0);
 	request.id = "sb-1";
 	request.dir = "/state/vm/1";
+	request.uid = 70007;
 	request.vcpus = 2;
 	request.memory_mib = 256;
 	strcpy(request.template.kernel, "/rootfs/vmlinux");
@@ -76,7 +77,7 @@ START_TEST(root_starts_it_through_its_jailer)
 	char wanted[512];
 	ck_assert_msg(make_plan() == 0, "%s", e.msg);
 	snprintf(wanted, sizeof(wanted),
-	         "jailer --id vm --exec-file %s/firecracker-v1 --uid 65534 --gid 65534"
+	         "jailer --id vm --exec-file %s/firecracker-v1 --uid 70007 --gid 70007"
 	         " --chroot-base-dir /state/vm/1 -- --api-sock api.sock",
 	         dir);
 	ck_assert_str_eq(command(), wanted);

@@ -145,7 +145,7 @@ struct kvm_trial *kvm_trial_start(struct ev_loop *loop, const struct launcher_ho
 {
 	static const struct vm_handlers handlers = {on_changed, on_up, on_down};
 	struct launcher_host with = *host;
-	struct launcher_request r = {.id = "kvm-trial", .dir = dir, .vcpus = 1};
+	struct launcher_request r = {.id = "kvm-trial", .dir = dir, .vcpus = 1, .uid = VM_UID};
 	struct vm_plan plan = {0};
 	struct err e = {0};
 	char memory[PATH_MAX];

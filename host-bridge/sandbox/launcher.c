@@ -135,7 +135,7 @@ int launcher_device(const struct launcher_request *r, struct vm_plan *plan, stru
 	struct vm_command *c = &plan->command[plan->count++];
 	plan->endpoint.kind = TRANSPORT_HYBRID;
 	plan->endpoint.port = AGENT_PORT;
-	plan->uid = VM_UID;
+	plan->uid = r->uid;
 	if (launcher_socket(plan->endpoint.path, r->dir, "vsock.sock", e) < 0)
 		return -1;
 	vm_command_arg(c, "/proc/self/exe");
@@ -145,9 +145,9 @@ int launcher_device(const struct launcher_request *r, struct vm_plan *plan, stru
 	vm_command_arg(c, "--uds");
 	vm_command_arg(c, "vsock.sock");
 	vm_command_arg(c, "--uid");
-	vm_command_arg(c, "%u", VM_UID);
+	vm_command_arg(c, "%u", r->uid);
 	vm_command_arg(c, "--gid");
-	vm_command_arg(c, "%u", VM_UID);
+	vm_command_arg(c, "%u", r->uid);
 	c->says_ready = true;
 	return 0;
 }

@@ -10,6 +10,7 @@
 
 #include "host-bridge/sandbox/template.h"
 #include "host-bridge/sandbox/vm.h"
+#include "host-bridge/sandbox/vm_uids.h"
 #include "host-bridge/sandbox/vmm.h"
 #include "proto/err.h"
 
@@ -26,6 +27,7 @@ struct launcher_request {
 	const struct endpoint *attach; /* for the launcher `attach` alone */
 	const char *memory;            /* the file that is to be its RAM, absolute */
 	const char *restore;           /* a snapshot's directory, or NULL to boot */
+	uid_t uid; /* whom its processes become when the bridge is root; its group, too */
 };
 
 struct launcher {
@@ -62,9 +64,6 @@ int launcher_capacity(const struct launcher *l, unsigned memory_mib,
 /* This host's memory, in MiB; 0 when it cannot be told. */
 unsigned long long launcher_host_memory(void);
 unsigned launcher_host_cpus(void); /* that this process may use */
-
-/* Whom VMs' processes and devices become when the bridge is root: nobody. */
-#define VM_UID 65534u
 
 /* For launchers whose VMM has no vsock of its own: the first process of `plan` becomes our
  * vsock device. The VMM connects to DEVICE_SOCKET in its directory. */

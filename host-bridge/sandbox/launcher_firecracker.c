@@ -33,7 +33,7 @@ static int probe(const struct launcher_host *host, struct err *e)
 /* The jailer makes <base>/<name of the program>/<id>/root, which becomes Firecracker's root.
  * Its process becomes Firecracker: nothing is between us and the VMM that is watched and
  * killed. */
-static void jail(struct vm_command *c, const char *program, const char *base)
+static void jail(struct vm_command *c, const char *program, const char *base, uid_t uid)
 {
 	vm_command_arg(c, JAILER);
 	vm_command_arg(c, "--id");
@@ -41,9 +41,9 @@ static void jail(struct vm_command *c, const char *program, const char *base)
 	vm_command_arg(c, "--exec-file");
 	vm_command_arg(c, "%s", program);
 	vm_command_arg(c, "--uid");
-	vm_command_arg(c, "%u", VM_UID);
+	vm_command_arg(c, "%u", uid);
 	vm_command_arg(c, "--gid");
-	vm_command_arg(c, "%u", VM_UID);
+	vm_command_arg(c, "%u", uid);
 	vm_command_arg(c, "--chroot-base-dir");
 	vm_command_arg(c, "%s", base);
 	vm_command_arg(c, "--");
@@ -65,7 +65,7 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	if (geteuid() == 0) {
 		snprintf(name, sizeof(name), "%s", program);
 		snprintf(room, sizeof(room), "%s/%s/" JAIL_ID "/root", r->dir, basename(name));
-		jail(c, program, r->dir);
+		jail(c, program, r->dir, r->uid);
 	} else {
 		vm_command_arg(c, "%s", program);
 	}

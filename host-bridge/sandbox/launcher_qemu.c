@@ -62,12 +62,12 @@ static void boot_arguments(struct vm_command *c, const struct template *t, bool 
 	               kvm ? "" : " mitigations=off", tsc);
 }
 
-/* Should a guest take its QEMU over, it is nobody in an empty room. */
+/* Should a guest take its QEMU over, it is a user with nothing in an empty room. */
 static void jail(struct vm_command *c, const struct launcher_request *r)
 {
 	static const char *const needs[] = {"/usr/bin/" QEMU_PROGRAM, "/usr/share/qemu",
 	                                    "/usr/share/seabios"};
-	c->uid = VM_UID;
+	c->uid = r->uid;
 	c->namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWNET;
 	if (r->restore == NULL) {
 		vm_command_jail(c, r->template.kernel);

@@ -41,9 +41,10 @@ static int pick_cpu(void)
 }
 
 /* Guest root can mount whatever the VMM's user can see: show it no more than it needs. */
-static void jail(struct vm_command *c, const struct template *t)
+static void jail(struct vm_command *c, const struct launcher_request *r)
 {
-	c->uid = VM_UID;
+	const struct template *t = &r->template;
+	c->uid = r->uid;
 	vm_command_jail(c, t->kernel);
 	vm_command_jail(c, t->initrd);
 	if (t->preload[0] != '\0')
@@ -76,7 +77,7 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	/* Its processes do not all go with the first one: a pid namespace takes them along. */
 	c->namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
 	if (geteuid() == 0) {
-		jail(c, &r->template);
+		jail(c, r);
 	} else {
 		c->namespaces |= CLONE_NEWUSER;
 		vm_command_env(c, "TMPDIR=/dev/shm");

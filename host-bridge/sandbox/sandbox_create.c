@@ -118,12 +118,26 @@ static int take_source(struct sandbox *s, struct err *e)
 	return 0;
 }
 
+static bool is_taken(uid_t uid, void *arg)
+{
+	struct sandbox_set *set = arg;
+	struct sandbox *s;
+	TAILQ_FOREACH (s, &set->all, entry)
+		if (s->vm != NULL && s->uid == uid)
+			return true;
+	return false;
+}
+
 /* Start what `r` says, which lacks what is the sandbox's own. */
 static int start_vm(struct sandbox *s, struct launcher_request *r, struct err *e)
 {
 	struct vm_plan plan = {0};
 	char dir[PATH_MAX], memory[PATH_MAX];
+	s->uid = vm_uids_pick(&s->set->uids, is_taken, s->set, e);
+	if (s->uid == 0)
+		return -1;
 	r->id = s->id;
+	r->uid = s->uid;
 	r->dir = sandbox_set_vm_dir(s->set, s->id, dir, sizeof(dir));
 	r->memory = sandbox_set_memory(s->set, s->id, memory, sizeof(memory));
 	r->vcpus = s->spec.vcpus;

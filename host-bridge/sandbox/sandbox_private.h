@@ -19,6 +19,7 @@ struct sandbox_set {
 	struct registry *registry;
 	struct event_log *events;
 	struct launcher_host host;
+	struct vm_uids uids;
 	char *state_dir, *rootfs_dir, *node, *launcher, *agent_path;
 	char memory_dir[128]; /* guests' RAM: on a file system in memory where there is one */
 	ev_timer purge;
@@ -47,6 +48,7 @@ struct sandbox {
 	const struct launcher *launcher;
 	const char *isolation; /* one of the launchers' literals */
 	struct vm *vm;         /* NULL: nothing of it is left */
+	uid_t uid;             /* … and whom its processes are, when the bridge is root */
 	bool stopping;         /* vm_stop was called */
 	struct endpoint endpoint;
 
@@ -67,6 +69,13 @@ struct sandbox {
 	struct sandbox_turn *change; /* asked for and not done: snapshot, pause, resume */
 	struct freeze *freeze; /* its state is being saved, or it becomes one of its own */
 	uint64_t generation;   /* the agent's */
+
+	bool prepared;         /* for a snapshot that the VM's owner takes: nobody gets a link */
+	double prepared_since; /* monotonic */
+	bool mute_while_prepared; /* it did not go on when it was to be deleted */
+	ev_timer bracket;         /* prepared: looks whether the agent went on by itself */
+	unsigned not_renewed;     /* by its last Resume: bits of freeze_step() */
+
 	unsigned launch_ms, agent_ms; /* stages of the boot */
 	json_t *agent;                /* {version, protocol, features}, once it has answered */
 	struct err failure;           /* status failed: why */

@@ -98,7 +98,8 @@ struct sandbox_set *sandbox_set_create(struct ev_loop *loop, const struct sandbo
 	set->events = event_log_create();
 	if (set->events == NULL)
 		err_set(e, ERR_INTERNAL, "out of memory");
-	if (set->events == NULL || set->registry == NULL || make_paths(set, c, e) < 0 ||
+	if (set->events == NULL || set->registry == NULL ||
+	    vm_uids_open(&set->uids, c->vm_uids, e) < 0 || make_paths(set, c, e) < 0 ||
 	    snapshot_load_all(set, e) < 0) {
 		sandbox_set_destroy(set);
 		return NULL;

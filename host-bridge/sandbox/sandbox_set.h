@@ -20,6 +20,7 @@ struct sandbox_set_config {
 	const char *state_dir, *rootfs_dir, *node;
 	const char *launcher;   /* a launcher's name, or "auto" */
 	const char *agent_path; /* for the launcher `local` */
+	const char *vm_uids;    /* "FIRST:COUNT"; NULL or "": the usual range */
 };
 
 /* Open the state directory (ERR_INVALID_STATE: another process has it). */

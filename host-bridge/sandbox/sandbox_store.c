@@ -59,11 +59,11 @@ static char *state_text(const struct sandbox *s)
 {
 	if (s->vm == NULL && s->status != SANDBOX_HIBERNATED)
 		return strdup("");
-	json_t *state =
-	    json_pack("{s:o*, s:s, s:b, s:b, s:i, s:i, s:O?}", "vm",
-	              s->vm != NULL ? vm_state(s->vm) : NULL, "isolation", s->isolation,
-	              "restored", s->restored, "frozen", s->frozen, "launch_ms",
-	              (int)s->launch_ms, "agent_ms", (int)s->agent_ms, "agent", s->agent);
+	json_t *state = json_pack(
+	    "{s:o*, s:I, s:s, s:b, s:b, s:i, s:i, s:O?}", "vm",
+	    s->vm != NULL ? vm_state(s->vm) : NULL, "uid", (json_int_t)s->uid, "isolation",
+	    s->isolation, "restored", s->restored, "frozen", s->frozen, "launch_ms",
+	    (int)s->launch_ms, "agent_ms", (int)s->agent_ms, "agent", s->agent);
 	char *text = json_dumps(state, JSON_COMPACT);
 	json_decref(state);
 	return text;
@@ -159,6 +159,7 @@ struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row 
 	if (s->status == SANDBOX_FAILED)
 		err_set(&s->failure, ERR_SANDBOX_LOST, "it failed before the bridge restarted");
 	s->spec.attach = s->launcher->external;
+	s->uid = (uid_t)json_integer_value(json_object_get(state, "uid"));
 	s->isolation = load_isolation(state);
 	s->restored = json_is_true(json_object_get(state, "restored"));
 	s->frozen = json_is_true(json_object_get(state, "frozen"));

@@ -11,6 +11,7 @@ BAD = [("--listen", "8091", "host:port"), ("--listen", ":8091", "host:port"),
        ("--launcher", "foo", "qemu, uml"), ("--rootfs-dir", "/nonexistent", "directory"),
        ("--attach-dir", "/nonexistent", "directory"), ("--attach-dir", "tmp", "absolute"),
        ("--agent", "/nonexistent", "executable"), ("--agent", "/etc/passwd", "executable"),
+       ("--vm-uids", "0:65536", "FIRST:COUNT"), ("--vm-uids", "70000", "FIRST:COUNT"),
        ("--drain-seconds", "soon", "number"), ("--log-format", "xml", "text or json"),
        ("--bogus", "1", "--bogus"), ("--log-level", None, "value")]
 
