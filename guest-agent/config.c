@@ -253,7 +253,7 @@ int config_read_cmdline(struct config *c, const char *cmdline, struct err *e)
 		const char *name = w + sizeof(prefix) - 1;
 		if (find_setting(name) != NULL)
 			rc = config_set(c, name, eq + 1, e);
-		else
+		else if (strcmp(name, "root") != 0 && strcmp(name, "disk") != 0) /* init's */
 			log_warn("config", NULL, "sandgate.%s is no setting: skipped", name);
 	}
 	free(copy);

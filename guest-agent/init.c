@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "guest-agent/init_parts.h"
 #include "proto/log.h"
 
 #define MODULES_LIST "/etc/sandgate/modules"
@@ -46,6 +47,8 @@ static const struct {
     {"tmpfs", "/tmp", "mode=1777", MS_NOSUID | MS_NODEV, 01777},
     {"cgroup2", "/sys/fs/cgroup", "nsdelegate", MS_NOSUID | MS_NODEV | MS_NOEXEC, 0755},
 };
+#define MOUNTS (sizeof(mounts) / sizeof(mounts[0]))
+#define ROOT_MOUNTS 3 /* what it takes to find a root */
 
 static const struct {
 	const char *to, *link;
@@ -56,24 +59,28 @@ static const struct {
     {"/proc/self/fd/2", "/dev/stderr"},
 };
 
-static void failed(const char *what, const char *which)
+void init_failed(const char *what, const char *which)
 {
 	log_error("init", NULL, "%s %s: %s", what, which, strerror(errno));
 }
 
 /* EBUSY: the kernel or an earlier stage has mounted the very file system there. */
-static void setup_mounts(void)
+static void setup_mounts(size_t from, size_t to)
 {
-	for (size_t i = 0; i < sizeof(mounts) / sizeof(mounts[0]); i++) {
+	for (size_t i = from; i < to; i++) {
 		mkdir(mounts[i].target, mounts[i].mode);
 		if (mount(mounts[i].type, mounts[i].target, mounts[i].type, mounts[i].flags,
 		          mounts[i].options) != 0 &&
 		    errno != EBUSY)
-			failed("mount", mounts[i].target);
+			init_failed("mount", mounts[i].target);
 	}
+}
+
+static void setup_links(void)
+{
 	for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
 		if (symlink(links[i].to, links[i].link) != 0 && errno != EEXIST)
-			failed("symlink", links[i].link);
+			init_failed("symlink", links[i].link);
 }
 
 /* An initramfs without /dev/console starts its init without descriptors: later ones must
@@ -93,11 +100,10 @@ static void setup_descriptors(void)
 	}
 }
 
-/* One module a line in the order of loading: a path and, after a space, its parameters. */
-static void load_modules(void)
+void init_load_modules(const char *list)
 {
 	char line[512];
-	FILE *f = fopen(MODULES_LIST, "re");
+	FILE *f = fopen(list, "re");
 
 	while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
 		line[strcspn(line, "\n")] = '\0';
@@ -110,7 +116,7 @@ static void load_modules(void)
 		if (fd < 0 || (syscall(SYS_finit_module, fd,
 		                       parameters != NULL ? parameters : "", 0) != 0 &&
 		               errno != EEXIST))
-			failed("module", line);
+			init_failed("module", line);
 		if (fd >= 0)
 			close(fd);
 	}
@@ -131,7 +137,7 @@ static void set_hostname(void)
 	if (name[0] == '\0')
 		strcpy(name, HOSTNAME_DEFAULT);
 	if (sethostname(name, strlen(name)) != 0)
-		failed("hostname", name);
+		init_failed("hostname", name);
 }
 
 /* An image that is to have a machine id has an empty file (machine-id(5)). */
@@ -144,7 +150,7 @@ static void set_machine_id(void)
 	if (stat(MACHINE_ID_FILE, &st) != 0 || st.st_size > 0)
 		return;
 	if (getrandom(id, sizeof(id), 0) != sizeof(id)) {
-		failed("random", "machine id");
+		init_failed("random", "machine id");
 		return;
 	}
 	for (size_t i = 0; i < sizeof(id); i++)
@@ -152,7 +158,7 @@ static void set_machine_id(void)
 	strcat(text, "\n");
 	int fd = open(MACHINE_ID_FILE, O_WRONLY | O_CLOEXEC);
 	if (fd < 0 || write(fd, text, strlen(text)) < 0)
-		failed("machine id", MACHINE_ID_FILE);
+		init_failed("machine id", MACHINE_ID_FILE);
 	if (fd >= 0)
 		close(fd);
 }
@@ -163,11 +169,11 @@ static void bring_lo_up(void)
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	if (fd < 0 || ioctl(fd, SIOCGIFFLAGS, &ifr) != 0) {
-		failed("interface", "lo");
+		init_failed("interface", "lo");
 	} else {
 		ifr.ifr_flags |= IFF_UP;
 		if (ioctl(fd, SIOCSIFFLAGS, &ifr) != 0)
-			failed("interface", "lo");
+			init_failed("interface", "lo");
 	}
 	if (fd >= 0)
 		close(fd);
@@ -175,19 +181,22 @@ static void bring_lo_up(void)
 
 void init_setup(void)
 {
-	setup_mounts();
+	setup_mounts(0, ROOT_MOUNTS);
 	setup_descriptors();
-	load_modules();
+	init_load_modules(MODULES_LIST);
+	if (init_root() != 0)
+		init_power_off(); /* nobody is to work on another root than he was promised */
+	setup_mounts(ROOT_MOUNTS, MOUNTS);
+	setup_links();
 	set_hostname();
 	set_machine_id();
 	bring_lo_up();
 }
 
-/* Whether the kernel was told to reset through the keyboard controller: a VMM that has no
- * power switch (Firecracker) ends the VM on that. */
-static bool ends_by_reset(void)
+bool init_word(const char *name, char *value, size_t room)
 {
 	char text[4096] = "";
+	bool found = false;
 	int fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
 
 	if (fd >= 0) {
@@ -196,9 +205,19 @@ static bool ends_by_reset(void)
 		close(fd);
 	}
 	for (char *word = strtok(text, " \n"); word != NULL; word = strtok(NULL, " \n"))
-		if (strcmp(word, "reboot=k") == 0)
-			return true;
-	return false;
+		if (strncmp(word, name, strlen(name)) == 0) {
+			snprintf(value, room, "%s", word + strlen(name));
+			found = true;
+		}
+	return found;
+}
+
+/* Whether the kernel was told to reset through the keyboard controller: a VMM that has no
+ * power switch (Firecracker) ends the VM on that. */
+static bool ends_by_reset(void)
+{
+	char how[8];
+	return init_word("reboot=", how, sizeof(how)) && strcmp(how, "k") == 0;
 }
 
 /* Signal everything but ourselves and reap until nothing is left or the time is up. */

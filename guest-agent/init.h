@@ -1,7 +1,7 @@
 /*
- * Being PID 1 of a microVM: mounts, devices, modules, hostname, loopback, orphans, power
- * off. main.c calls init_setup() before anything else when getpid() is 1, and hands orphans
- * to init_reap(). Nothing here knows of execs but through `is_ours`.
+ * Being PID 1 of a microVM: mounts, devices, modules, root, hostname, loopback, orphans,
+ * power off. main.c calls init_setup() before anything else when getpid() is 1, and hands
+ * orphans to init_reap(). Nothing here knows of execs but through `is_ours`.
  */
 #ifndef SANDGATE_INIT_H
 #define SANDGATE_INIT_H
@@ -14,9 +14,12 @@
 
 /* Mount proc, sysfs, devtmpfs, devpts, shm, run, tmp, cgroup2 (nsdelegate); give descriptors
  * 0 to 2 a meaning; load the modules that /etc/sandgate/modules lists (a path and parameters
- * a line, in order); set the hostname of /etc/hostname; bring lo up. A failed step is logged
- * and the rest goes on: an init that stops is a guest that nobody can ask why. */
+ * a line, in order); make the root that the kernel's command line names (init_root.c); set the
+ * hostname of /etc/hostname; bring lo up. A failed step is logged and the rest goes on: an init
+ * that stops is a guest that nobody can ask why. But without its root the machine goes off. */
 void init_setup(void);
+/* The disk that what is written to / goes to, as far as we have put it there; 0: none. */
+dev_t init_disk(void);
 
 /* Reap children that are not execs: watches SIGCHLD on `loop`, peeks with WNOWAIT and reaps
  * only what `is_ours(pid)` denies, since an exec's leader is waited for through its pidfd.
