@@ -381,6 +381,13 @@
 #define RESUME_ANSWER_MS 10000
 #define RESUME_ENTROPY_BYTES 128
 
+/* A prepared sandbox whose owner does not say how it goes on: from SELF_RESUME_S on its agent is
+ * asked that often whether it went on by itself, each time for so long (s); it may not answer
+ * while the VM is paused, but after so long callers are told that. */
+#define BRACKET_LOOK_S 1
+#define BRACKET_ANSWER_S 3
+#define BRACKET_MAX_S 600
+
 /* A tmpfs of less is none to keep guests' memory on. */
 #define SHM_MIN_MIB 512
 
@@ -400,6 +407,20 @@
 /* The end of a VM's first output that is kept to explain a failed start (bytes). */
 #define BOOT_TAIL_MAX 2048
 
+/* A VM's cgroup that is not empty yet is looked at again after this (ms), for CLEANUP_WAIT_MS
+ * at most. */
+#define CGROUP_LEAVE_MS 2
+
+/* Bounds of a VM's cgroup: to stop a VMM that has been taken over, never one that is well.
+ * Memory (MiB): twice the guest's, for a VMM may write it to a file system in memory, and what
+ * its programs may take: code that an emulator has translated, 1 GiB; the device's buffers; the
+ * rest. Processes: a VMM has some hundreds of threads, User-mode Linux one process for each of
+ * its guest's. CPUs: one besides the guest's own, for the VMM and the device. */
+#define VM_CGROUP_RAM_TIMES 2
+#define VM_CGROUP_MEMORY_MIB (1024 + VSOCK_DEVICE_DATA_MIB + 256)
+#define VM_CGROUP_PIDS 4096
+#define VM_CGROUP_SPARE_CPUS 1
+
 /* User ids for VMs: below are a host's own users, above is what means "no change". Without a
  * setting, those that no convention gives to anyone (systemd's UIDS-GIDS). */
 #define UID_FIRST_MIN 1000
@@ -410,5 +431,7 @@
 #define VCPUS_MAX 64
 #define MEMORY_MIN_MIB 64
 #define MEMORY_MAX_MIB (1024 * 1024)
+#define DISK_MIN_MIB 16
+#define DISK_MAX_MIB (1024 * 1024)
 
 #endif

@@ -57,8 +57,10 @@ int baked_path(const char *state_dir, const struct launcher *l,
 	add_text(&h, l->isolation(host));
 	add_number(&h, r->vcpus);
 	add_number(&h, r->memory_mib);
+	add_number(&h, r->disk_mib);
 	if (add_file(&h, r->template.kernel, e) < 0 ||
-	    add_file(&h, r->template.initrd, e) < 0 || add_file(&h, program, e) < 0)
+	    add_file(&h, r->template.initrd, e) < 0 || add_file(&h, program, e) < 0 ||
+	    (r->root != NULL && add_file(&h, r->root, e) < 0))
 		return -1;
 	crypto_generichash_final(&h, digest, sizeof(digest));
 	sodium_bin2hex(hex, sizeof(hex), digest, sizeof(digest));

@@ -53,6 +53,18 @@ const struct launcher *launcher_choose(const char *name, const struct launcher_h
 	return NULL;
 }
 
+int launcher_plan(const struct launcher *l, const struct launcher_host *host,
+                  const struct launcher_request *r, struct vm_plan *plan, struct err *e)
+{
+	if (l->plan(host, r, plan, e) < 0)
+		return -1;
+	if (plan->count > 0)
+		snprintf(plan->cgroup, sizeof(plan->cgroup), "%s", r->cgroup);
+	if (l->takes_memory)
+		plan->size = (struct vm_cgroup_size){r->memory_mib, r->vcpus};
+	return 0;
+}
+
 /* A line of /proc/meminfo, in MiB. */
 static unsigned long long meminfo(const char *key)
 {
@@ -150,4 +162,11 @@ int launcher_device(const struct launcher_request *r, struct vm_plan *plan, stru
 	vm_command_arg(c, "%u", r->uid);
 	c->says_ready = true;
 	return 0;
+}
+
+void launcher_disks(const struct launcher_request *r, struct vm_plan *plan)
+{
+	snprintf(plan->boot.root, sizeof(plan->boot.root), "%s",
+	         r->root != NULL ? r->root : "");
+	plan->boot.disk_mib = r->disk_mib;
 }

@@ -24,9 +24,12 @@ struct launcher_request {
 	const char *id, *dir; /* the VM's directory, absolute */
 	struct template template;
 	unsigned vcpus, memory_mib;
+	const char *root;              /* the image that is its root, or NULL */
+	unsigned disk_mib;             /* its own disk; 0: none */
 	const struct endpoint *attach; /* for the launcher `attach` alone */
 	const char *memory;            /* the file that is to be its RAM, absolute */
 	const char *restore;           /* a snapshot's directory, or NULL to boot */
+	const char *cgroup;            /* for its processes, absolute; "" for none */
 	uid_t uid; /* whom its processes become when the bridge is root; its group, too */
 };
 
@@ -37,6 +40,7 @@ struct launcher {
 	bool automatic;      /* `auto` may choose it, in the table's order */
 	bool needs_kvm;      /* … where a trial boot under KVM has succeeded */
 	bool takes_memory;   /* guests' RAM is host memory set aside for them */
+	bool takes_disks;    /* guests can have a root of their template's, and a disk */
 	bool external;       /* the VM is somebody else's: never stopped */
 	const char *program; /* the VMM, when snapshots depend on it */
 	const struct vmm_ops *vmm; /* NULL: its VMs can be neither paused nor saved */
@@ -57,6 +61,9 @@ int launcher_works(const struct launcher *l, const struct launcher_host *host, s
 /* By name, or the strongest that works here for "auto". NULL with ERR_LAUNCHER_FAILED. */
 const struct launcher *launcher_choose(const char *name, const struct launcher_host *host,
                                        struct err *e);
+/* Its plan, with what is the same for all launchers. */
+int launcher_plan(const struct launcher *l, const struct launcher_host *host,
+                  const struct launcher_request *r, struct vm_plan *plan, struct err *e);
 /* ERR_CAPACITY unless `memory_mib` more fits beside the `committed_mib` of living guests;
  * ERR_LIMIT_UNSUPPORTED when this host could not have that much if it were empty. */
 int launcher_capacity(const struct launcher *l, unsigned memory_mib,
@@ -69,6 +76,8 @@ unsigned launcher_host_cpus(void); /* that this process may use */
  * vsock device. The VMM connects to DEVICE_SOCKET in its directory. */
 #define DEVICE_SOCKET "device.sock"
 int launcher_device(const struct launcher_request *r, struct vm_plan *plan, struct err *e);
+/* The disks that `r` asks for, for `plan`. */
+void launcher_disks(const struct launcher_request *r, struct vm_plan *plan);
 /* `dir`/`name` as a socket's path. ERR_LAUNCHER_FAILED when it is too long for one. */
 int launcher_socket(char out[108], const char *dir, const char *name, struct err *e);
 /* The path of `program`, without symbolic links; looked for on PATH when it has no slash.

@@ -42,12 +42,14 @@ static unsigned long tsc_khz(void)
 	return khz;
 }
 
-static void boot_arguments(struct vm_command *c, const struct template *t, bool kvm)
+static void boot_arguments(struct vm_command *c, const struct template *t,
+                           const struct vmm_boot *b, bool kvm)
 {
-	char tsc[64] = "";
+	char tsc[64] = "", disks[64];
 	unsigned long khz = kvm ? 0 : tsc_khz();
 	if (khz > 0)
 		snprintf(tsc, sizeof(tsc), " tsc=reliable tsc_early_khz=%lu", khz);
+	vmm_disk_words(b, disks);
 	vm_command_arg(c, "-kernel");
 	vm_command_arg(c, "%s", t->kernel);
 	vm_command_arg(c, "-initrd");
@@ -58,8 +60,30 @@ static void boot_arguments(struct vm_command *c, const struct template *t, bool 
 	vm_command_arg(c,
 	               "console=" QEMU_CONSOLE
 	               " quiet panic=-1 psi=0 init_on_alloc=0 random.trust_cpu=on"
-	               " cryptomgr.notests%s%s",
-	               kvm ? "" : " mitigations=off", tsc);
+	               " cryptomgr.notests%s%s%s",
+	               kvm ? "" : " mitigations=off", tsc, disks);
+}
+
+/* On the bus that is there from the start: a device behind a port could be pulled out. The
+ * addresses are theirs alone, so that a state finds them again and the guest in this order.
+ * What the guest flushes need not reach the host's disk: it lives no longer than its VM. */
+static void disk_arguments(struct vm_command *c, const struct vmm_boot *b)
+{
+	if (b->root[0] != '\0') {
+		vm_command_arg(c, "-blockdev");
+		vm_command_arg(c, "driver=file,node-name=root,read-only=on,filename=%s",
+		               b->root);
+		vm_command_arg(c, "-device");
+		vm_command_arg(c, "virtio-blk-pci,id=root0,drive=root,addr=0x10");
+	}
+	if (b->disk_mib > 0) {
+		vm_command_arg(c, "-blockdev");
+		vm_command_arg(c, "driver=file,node-name=disk,cache.no-flush=on"
+		                  ",filename=" DISK_FILE);
+		vm_command_arg(c, "-device");
+		vm_command_arg(c, "virtio-blk-pci,id=disk0,drive=disk,addr=0x11"
+		                  ",werror=report,rerror=report");
+	}
 }
 
 /* Should a guest take its QEMU over, it is a user with nothing in an empty room. */
@@ -73,6 +97,8 @@ static void jail(struct vm_command *c, const struct launcher_request *r)
 		vm_command_jail(c, r->template.kernel);
 		vm_command_jail(c, r->template.initrd);
 	}
+	if (r->root != NULL)
+		vm_command_jail(c, r->root);
 	vm_command_jail_writable(c, r->memory);
 	for (size_t i = 0; i < sizeof(needs) / sizeof(*needs); i++)
 		if (access(needs[i], F_OK) == 0)
@@ -146,10 +172,12 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	vm_command_arg(c, "memory-backend-file,id=ram,size=%uM,share=on,mem-path=%s",
 	               r->memory_mib, r->memory);
 	add_all(c, always, sizeof(always) / sizeof(*always));
+	launcher_disks(r, plan);
+	disk_arguments(c, &plan->boot);
 	if (r->restore != NULL) {
 		add_all(c, incoming, sizeof(incoming) / sizeof(*incoming));
 	} else {
-		boot_arguments(c, &r->template, host->kvm);
+		boot_arguments(c, &r->template, &plan->boot, host->kvm);
 		add_all(c, device, sizeof(device) / sizeof(*device));
 	}
 	vm_command_listen(c, monitor);
@@ -170,6 +198,7 @@ const struct launcher launcher_qemu = {
     .template_kind = "qemu",
     .automatic = true,
     .takes_memory = true,
+    .takes_disks = true,
     .program = QEMU_PROGRAM,
     .vmm = &vmm_qemu,
     .isolation = isolation,

@@ -31,7 +31,7 @@ static int settle_resources(struct sandbox *s, struct launcher_request *r, struc
 {
 	const struct launcher *l = s->launcher;
 	struct sandbox_spec *spec = &s->spec;
-	if (spec->disk_mib != 0)
+	if (!l->takes_disks && spec->disk_mib != 0)
 		return refuse_resource("disk_mib", l, e);
 	if (!l->takes_memory && spec->vcpus != 0)
 		return refuse_resource("vcpus", l, e);
@@ -55,6 +55,13 @@ static int settle_resources(struct sandbox *s, struct launcher_request *r, struc
 		spec->vcpus = r->template.vcpus;
 	if (spec->memory_mib == 0)
 		spec->memory_mib = r->template.memory_mib;
+	if (spec->disk_mib == 0)
+		spec->disk_mib = r->template.disk_mib;
+	if (!l->takes_disks && (spec->disk_mib != 0 || r->template.root[0] != '\0'))
+		return err_set(e, ERR_LAUNCHER_FAILED,
+		               "the template has a disk, and the launcher %s offers none",
+		               l->name);
+	r->root = r->template.root[0] != '\0' ? r->template.root : NULL;
 	if (spec->vcpus > launcher_host_cpus())
 		return err_limit(e, ERR_LIMIT_UNSUPPORTED, "resources.vcpus",
 		                 launcher_host_cpus(), "this host has %u CPUs",
@@ -74,6 +81,7 @@ static int choose_boot(struct sandbox *s, struct launcher_request *r, char resto
 	} else if (s->launcher->vmm != NULL) {
 		r->vcpus = s->spec.vcpus;
 		r->memory_mib = s->spec.memory_mib;
+		r->disk_mib = s->spec.disk_mib;
 		if (baked_path(set->state_dir, s->launcher, &set->host, r, s->baked, e) < 0)
 			return -1;
 		snprintf(restore, PATH_MAX, "%s", s->baked);
@@ -132,7 +140,7 @@ static bool is_taken(uid_t uid, void *arg)
 static int start_vm(struct sandbox *s, struct launcher_request *r, struct err *e)
 {
 	struct vm_plan plan = {0};
-	char dir[PATH_MAX], memory[PATH_MAX];
+	char dir[PATH_MAX], memory[PATH_MAX], cgroup[PATH_MAX];
 	s->uid = vm_uids_pick(&s->set->uids, is_taken, s->set, e);
 	if (s->uid == 0)
 		return -1;
@@ -140,10 +148,12 @@ static int start_vm(struct sandbox *s, struct launcher_request *r, struct err *e
 	r->uid = s->uid;
 	r->dir = sandbox_set_vm_dir(s->set, s->id, dir, sizeof(dir));
 	r->memory = sandbox_set_memory(s->set, s->id, memory, sizeof(memory));
+	r->cgroup = sandbox_set_cgroup(s->set, s->id, cgroup);
 	r->vcpus = s->spec.vcpus;
 	r->memory_mib = s->spec.memory_mib;
+	r->disk_mib = s->spec.disk_mib;
 	r->attach = s->spec.attach ? &s->spec.endpoint : NULL;
-	if (s->launcher->plan(&s->set->host, r, &plan, e) < 0) {
+	if (launcher_plan(s->launcher, &s->set->host, r, &plan, e) < 0) {
 		vm_plan_free(&plan);
 		return -1;
 	}

@@ -70,6 +70,8 @@ static int check_resources(const char *name, json_t *resources, struct err *e)
 			rc = check_number(name, path, value, 1, VCPUS_MAX, e);
 		else if (strcmp(key, "memory_mib") == 0)
 			rc = check_number(name, path, value, MEMORY_MIN_MIB, MEMORY_MAX_MIB, e);
+		else if (strcmp(key, "disk_mib") == 0)
+			rc = check_number(name, path, value, DISK_MIN_MIB, DISK_MAX_MIB, e);
 		else
 			rc = invalid(e, name, path, "is not known");
 		if (rc < 0)
@@ -87,7 +89,7 @@ static int check_member(const char *name, const char *key, json_t *value, struct
 	if (strcmp(key, "resources") == 0)
 		return check_resources(name, value, e);
 	if (strcmp(key, "name") != 0 && strcmp(key, "description") != 0 &&
-	    strcmp(key, "uml_preload") != 0)
+	    strcmp(key, "root") != 0 && strcmp(key, "uml_preload") != 0)
 		return invalid(e, name, field, "is not known");
 	if (!json_is_string(value))
 		return invalid(e, name, field, "must be a string");
@@ -158,13 +160,17 @@ static int fill(const json_t *json, const char *dir, const char *vmm, struct tem
 	char preload[64];
 	snprintf(preload, sizeof(preload), "%s_preload", vmm);
 	const json_t *library = json_object_get(json, preload);
+	const json_t *root = json_object_get(json, "root");
 	t->vcpus = number(json, "vcpus", 1);
 	t->memory_mib = number(json, "memory_mib", 256);
-	t->preload[0] = '\0';
+	t->disk_mib = number(json, "disk_mib", 0);
+	t->preload[0] = t->root[0] = '\0';
 	if (find_file(json_object_get(json_object_get(json, "kernels"), vmm), "kernel", dir,
 	              t->kernel, e) < 0 ||
 	    find_file(json_object_get(json_object_get(json, "initrds"), vmm), "initrd", dir,
 	              t->initrd, e) < 0)
+		return -1;
+	if (root != NULL && find_file(root, "root", dir, t->root, e) < 0)
 		return -1;
 	return library != NULL ? find_file(library, "library", dir, t->preload, e) : 0;
 }

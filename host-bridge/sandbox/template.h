@@ -14,8 +14,10 @@ struct template
 {
 	char kernel[PATH_MAX],
 	    initrd[PATH_MAX];       /* for the VMM asked for; "" when it has none */
+	char root[PATH_MAX];        /* the image that is its root, read only, or "" */
 	char preload[PATH_MAX];     /* a library that the VMM needs, or "" */
 	unsigned vcpus, memory_mib; /* defaults of a sandbox */
+	unsigned disk_mib;          /* 0: none */
 };
 
 /* The whole document is checked, also what is for another VMM; the message of an error names

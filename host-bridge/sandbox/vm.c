@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -12,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "host-bridge/sandbox/disk.h"
+#include "host-bridge/sandbox/task.h"
 #include "host-bridge/sandbox/vm_sweep.h"
 #include "proto/limits.h"
 #include "proto/log.h"
@@ -55,6 +56,7 @@ void vm_forget(struct vm *vm)
 		return;
 	vm_booted(vm);
 	vm_ask_cancel(vm);
+	task_cancel(vm->format);
 	ev_timer_stop(vm->loop, &vm->soon);
 	for (unsigned i = 0; i < vm->started; i++) {
 		ev_io_stop(vm->loop, &vm->process[i].ended);
@@ -66,16 +68,6 @@ void vm_forget(struct vm *vm)
 
 /* ---- the end ---- */
 
-/* A cgroup's files go with their directory. */
-static int on_cgroup(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)ftw;
-	if (type == FTW_DP && rmdir(path) < 0)
-		log_warn("vm", NULL, "%s: %s", path, strerror(errno));
-	return 0;
-}
-
 static void gone(struct vm *vm)
 {
 	void (*on_gone)(void *) = vm->on_gone;
@@ -83,15 +75,32 @@ static void gone(struct vm *vm)
 	vm_remove_dir(vm->dir);
 	if (vm->plan.memory[0] != '\0' && unlink(vm->plan.memory) < 0 && errno != ENOENT)
 		log_warn("vm", vm->id, "its memory: %s", strerror(errno));
-	if (vm->plan.cgroup[0] != '\0')
-		nftw(vm->plan.cgroup, on_cgroup, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 	vm_forget(vm);
 	if (on_gone != NULL)
 		on_gone(arg);
 }
 
+/* What has ended may be in its cgroup for some moments yet, and what it has started as well. */
+static void leave(struct vm *vm)
+{
+	if (vm_cgroup_remove(vm->plan.cgroup)) {
+		gone(vm);
+		return;
+	}
+	if (vm->left == 0.)
+		vm->left = ev_now(vm->loop);
+	if (ev_now(vm->loop) - vm->left > CLEANUP_WAIT_MS / 1e3) {
+		log_warn("vm", vm->id, "%s: it is not empty", vm->plan.cgroup);
+		gone(vm);
+		return;
+	}
+	vm_cgroup_kill(vm->plan.cgroup);
+	soon(vm, CGROUP_LEAVE_MS / 1e3);
+}
+
 static void kill_all(struct vm *vm)
 {
+	vm_cgroup_kill(vm->plan.cgroup);
 	for (unsigned i = 0; i < vm->started; i++)
 		if (ev_is_active(&vm->process[i].ended))
 			vm_pid_kill(&vm->process[i].pid);
@@ -100,6 +109,8 @@ static void kill_all(struct vm *vm)
 void vm_stop(struct vm *vm, void (*on_gone)(void *arg), void *arg)
 {
 	vm_ask_cancel(vm);
+	task_cancel(vm->format);
+	vm->format = NULL;
 	vm->stopping = true;
 	vm->on_gone = on_gone;
 	vm->gone_arg = arg;
@@ -110,18 +121,23 @@ void vm_stop(struct vm *vm, void (*on_gone)(void *arg), void *arg)
 }
 
 /* Told once, and never from inside a call of the owner's. */
-void vm_down(struct vm *vm, const char *why)
+void vm_failed(struct vm *vm, const struct err *why)
 {
-	struct err e = {0};
 	if (vm->stopping || vm->down)
 		return;
 	vm->down = true;
 	if (!vm->up && vm->tail_len > 0) {
 		vm->tail[vm->tail_len] = '\0';
-		log_warn("vm", vm->id, "%s; its output ended: %s", why, vm->tail);
+		log_warn("vm", vm->id, "%s; its output ended: %s", why->msg, vm->tail);
 	}
+	vm->handlers.on_down(vm, why, vm->arg);
+}
+
+void vm_down(struct vm *vm, const char *why)
+{
+	struct err e = {0};
 	err_set(&e, vm->up ? ERR_SANDBOX_LOST : ERR_LAUNCHER_FAILED, "%s", why);
-	vm->handlers.on_down(vm, &e, vm->arg);
+	vm_failed(vm, &e);
 }
 
 static void drain_output(struct vm *vm);
@@ -140,7 +156,7 @@ static void on_ended(struct ev_loop *loop, ev_io *w, int revents)
 	p->pid.fd = -1;
 	drain_output(vm);
 	if (vm->stopping && alive(vm) == 0)
-		gone(vm);
+		leave(vm);
 	else
 		vm_down(vm, vm->up ? "the VM ended" : "the VM ended while it was starting");
 }
@@ -158,7 +174,9 @@ void vm_watch(struct vm *vm, struct vm_process *p)
 static int start_next(struct vm *vm, struct err *e)
 {
 	struct vm_process *p = &vm->process[vm->started];
-	if (vm_spawn(&vm->plan.command[vm->started], vm->dir, vm->input, &p->pid, e) < 0)
+	bool born = vm->plan.cgroup[0] != '\0' && !vm->plan.enters_cgroup;
+	if (vm_spawn(&vm->plan.command[vm->started], vm->dir, born ? vm->plan.cgroup : NULL,
+	             vm->input, &p->pid, e) < 0)
 		return -1;
 	bool waits = vm->plan.command[vm->started].says_ready;
 	vm->started++;
@@ -193,11 +211,42 @@ static void on_soon(struct ev_loop *loop, ev_timer *w, int revents)
 	(void)loop;
 	(void)revents;
 	if (vm->stopping)
-		gone(vm);
+		leave(vm);
 	else if (vm->started > 0 && vm->plan.command[vm->started - 1].says_ready)
 		vm_down(vm, "the VM's device did not start in time");
 	else
 		advance(vm);
+}
+
+static int format_disk(const void *input, struct err *e)
+{
+	const struct vm *vm = input;
+	char path[PATH_MAX + sizeof(DISK_FILE)];
+	snprintf(path, sizeof(path), "%s/" DISK_FILE, vm->dir);
+	return disk_format(path, e);
+}
+
+static void on_formatted(const struct err *e, void *arg)
+{
+	struct vm *vm = arg;
+	vm->format = NULL;
+	if (e != NULL)
+		vm_failed(vm, e);
+	else
+		advance(vm);
+}
+
+/* A guest that is restored gets its disk with the rest of what was saved. */
+static int begin(struct vm *vm, struct err *e)
+{
+	if (vm->plan.boot.disk_mib > 0 && vm->plan.restore[0] == '\0') {
+		vm->format = task_start(vm->loop, format_disk, vm, on_formatted, vm, e);
+		return vm->format != NULL ? 0 : -1;
+	}
+	if (vm->plan.count > 0)
+		return start_next(vm, e);
+	soon(vm, 0.);
+	return 0;
 }
 
 /* Keep the end of what the processes say. */
@@ -270,15 +319,21 @@ static int make_memory(const struct vm_plan *p, struct err *e)
 /* The writers never block on a pipe that nobody empties: theirs is the non-blocking end. */
 static int make_room(struct vm *vm, const char *dir, struct err *e)
 {
+	char disk[PATH_MAX + sizeof(DISK_FILE)];
 	int pipe_fds[2];
 	snprintf(vm->dir, sizeof(vm->dir), "%s", dir);
 	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
 		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's directory");
 	if (geteuid() == 0 && vm->plan.uid != 0 && chown(dir, vm->plan.uid, vm->plan.uid) < 0)
 		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's directory");
-	if (vm->plan.cgroup[0] != '\0' && mkdir(vm->plan.cgroup, 0755) < 0)
-		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's cgroup");
+	if (vm->plan.cgroup[0] != '\0' &&
+	    vm_cgroup_make(vm->plan.cgroup, &vm->plan.size, e) < 0)
+		return -1;
 	if (vm->plan.memory[0] != '\0' && make_memory(&vm->plan, e) < 0)
+		return -1;
+	snprintf(disk, sizeof(disk), "%s/" DISK_FILE, dir);
+	if (vm->plan.boot.disk_mib > 0 &&
+	    disk_make(disk, vm->plan.boot.disk_mib, vm->plan.uid, e) < 0)
 		return -1;
 	if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) < 0)
 		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "pipe");
@@ -298,11 +353,9 @@ struct vm *vm_start(struct ev_loop *loop, const char *id, const char *dir, struc
 		return NULL;
 	}
 	vm->plan = *plan;
-	if (make_room(vm, dir, e) < 0 || (vm->plan.count > 0 && start_next(vm, e) < 0)) {
+	if (make_room(vm, dir, e) < 0 || begin(vm, e) < 0) {
 		gone(vm);
 		return NULL;
 	}
-	if (vm->plan.count == 0)
-		soon(vm, 0.);
 	return vm;
 }

@@ -38,7 +38,9 @@ static int begin(struct vm *vm, vmm_begin *what, const char *snapshot,
 static void on_alive(const struct err *e, void *arg)
 {
 	struct vm *vm = arg;
-	if (e != NULL)
+	if (e != NULL && e->code == ERR_STORAGE_FULL)
+		vm_failed(vm, e);
+	else if (e != NULL)
 		vm_down(vm, e->msg);
 	else
 		vm_up(vm);

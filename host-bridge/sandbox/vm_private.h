@@ -22,12 +22,14 @@ struct vm {
 	struct vm_plan plan; /* commands only while starting */
 	struct vm_process process[VM_PROCESSES_MAX];
 	unsigned started;
-	ev_timer soon;     /* tells of what was found inside a call; the device's deadline */
-	int output, input; /* the pipe that processes write to; both -1 once booted */
+	struct task *format; /* its disk is being made */
+	ev_timer soon;       /* tells of what was found inside a call; the device's deadline */
+	int output, input;   /* the pipe that processes write to; both -1 once booted */
 	ev_io on_output;
 	char tail[BOOT_TAIL_MAX + 1];
 	size_t tail_len;
 	bool up, down, stopping;
+	ev_tstamp left; /* stopping: no process is watched any more; 0: not yet */
 	struct vm_handlers handlers;
 	void *arg;
 	void (*on_gone)(void *arg);
@@ -41,8 +43,9 @@ struct vm {
 struct vm *vm_create(struct ev_loop *loop, const char *id, const struct vm_handlers *h,
                      void *arg, struct err *e);
 void vm_watch(struct vm *vm, struct vm_process *p);
-void vm_up(struct vm *vm);                    /* all is there: tell */
-void vm_down(struct vm *vm, const char *why); /* something is not: tell, once */
+void vm_up(struct vm *vm);                            /* all is there: tell */
+void vm_down(struct vm *vm, const char *why);         /* something is not: tell, once */
+void vm_failed(struct vm *vm, const struct err *why); /* the same */
 
 /* vm_calls.c: its processes run: let the guest come to life. vm_up or vm_down follows. */
 void vm_enliven(struct vm *vm);

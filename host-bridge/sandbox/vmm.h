@@ -4,7 +4,8 @@
  * A call that cannot be done twice, or in the state that the VM is in, is the caller's fault:
  * sandbox.c keeps the state machine.
  *
- * A snapshot is a directory with the files SNAPSHOT_STATE and SNAPSHOT_MEMORY.
+ * A snapshot is a directory with the files SNAPSHOT_STATE and SNAPSHOT_MEMORY, and DISK_FILE
+ * when the VM has a disk of its own.
  */
 #ifndef SANDGATE_VMM_H
 #define SANDGATE_VMM_H
@@ -16,16 +17,23 @@
 
 #define SNAPSHOT_STATE "state"
 #define SNAPSHOT_MEMORY "memory"
+#define DISK_FILE "disk"
 #define SNAPSHOT_AGENT "agent.json" /* not the VMM's: who the agent is */
 
 /* A call in progress. */
 struct vmm_call;
 
-/* What a guest boots from, for a VMM that is told after it has started. */
+/* What a guest boots from, for a VMM that is told after it has started; and the disks of one
+ * that is booted or restored, in the order in which it sees them. */
 struct vmm_boot {
 	char kernel[PATH_MAX], initrd[PATH_MAX];
+	char root[PATH_MAX]; /* the image that is its root, read only; or "" */
 	unsigned vcpus, memory_mib;
+	unsigned disk_mib; /* its own, DISK_FILE in the VM's directory; 0: none */
 };
+
+/* What the guest's kernel is told of them: "" or words, each after a space. */
+void vmm_disk_words(const struct vmm_boot *b, char out[64]);
 
 /* Valid during the call that begins something. */
 struct vmm_target {

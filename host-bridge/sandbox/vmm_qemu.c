@@ -23,6 +23,7 @@ struct vmm_call {
 	struct vmm_target target;
 	char monitor[PATH_MAX];
 	char from[PATH_MAX], to[PATH_MAX]; /* the copy of memory */
+	char disk_from[PATH_MAX], disk_to[PATH_MAX];
 	struct qmp *qmp;
 	struct task *copy;
 	struct err failure; /* the first */
@@ -136,15 +137,18 @@ static void run_or_note(struct vmm_call *c, struct qmp_script *s)
 		advance(c);
 }
 
-static int copy_memory(const void *input, struct err *e)
+static int copy_files(const void *input, struct err *e)
 {
 	const struct vmm_call *c = input;
-	return sparse_copy(c->from, c->to, e);
+	int rc = sparse_copy(c->from, c->to, e);
+	return rc == 0 && c->target.boot->disk_mib > 0
+	           ? sparse_copy(c->disk_from, c->disk_to, e)
+	           : rc;
 }
 
 static int start_copy(struct vmm_call *c, struct err *e)
 {
-	c->copy = task_start(c->target.loop, copy_memory, c, on_copied, c, e);
+	c->copy = task_start(c->target.loop, copy_files, c, on_copied, c, e);
 	return c->copy != NULL ? 0 : -1;
 }
 
@@ -187,6 +191,8 @@ static struct vmm_call *load(const struct vmm_target *t, const char *snapshot,
 		return NULL;
 	snprintf(c->from, sizeof(c->from), "%s/" SNAPSHOT_MEMORY, snapshot);
 	snprintf(c->to, sizeof(c->to), "%s", t->memory);
+	snprintf(c->disk_from, sizeof(c->disk_from), "%s/" DISK_FILE, snapshot);
+	snprintf(c->disk_to, sizeof(c->disk_to), "%s/" DISK_FILE, t->dir);
 	add_settings(&s);
 	if (add_file(&s, snapshot, O_RDONLY, e) < 0) {
 		qmp_script_free(&s);
@@ -221,6 +227,8 @@ static struct vmm_call *save(const struct vmm_target *t, const char *snapshot,
 		return NULL;
 	snprintf(c->from, sizeof(c->from), "%s", t->memory);
 	snprintf(c->to, sizeof(c->to), "%s/" SNAPSHOT_MEMORY, snapshot);
+	snprintf(c->disk_from, sizeof(c->disk_from), "%s/" DISK_FILE, t->dir);
+	snprintf(c->disk_to, sizeof(c->disk_to), "%s/" DISK_FILE, snapshot);
 	add_unplug(&s);
 	qmp_add(&s, "stop", NULL);
 	add_settings(&s);
