@@ -1,60 +1,15 @@
 /* Snapshots of sandboxes, forks, pause and resume. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "host-bridge/api/ask.h"
 #include "host-bridge/api/handlers.h"
 #include "host-bridge/api/page.h"
 #include "host-bridge/api/sandbox_body.h"
+#include "host-bridge/api/turn.h"
 #include "host-bridge/sandbox/snapshot.h"
 
-/* ---- a change of one sandbox ---- */
-
-/* Outlives the request when its client leaves first: the change is made all the same. */
-struct turn {
-	struct api_request *r; /* NULL: gone */
-};
-
-static void on_client_gone(struct api_request *r)
-{
-	((struct turn *)r->owner)->r = NULL;
-}
-
-static struct turn *turn_create(struct api_request *r)
-{
-	struct err e = {0};
-	struct turn *t = malloc(sizeof(*t));
-	if (t == NULL) {
-		err_set(&e, ERR_INTERNAL, "out of memory");
-		api_fail(r, &e, NULL);
-		return NULL;
-	}
-	t->r = r;
-	r->owner = t;
-	r->on_gone = on_client_gone;
-	return t;
-}
-
-static void turn_fail(struct turn *t, const struct err *e)
-{
-	if (t->r != NULL) {
-		t->r->on_gone = NULL;
-		api_fail(t->r, e, NULL);
-	}
-	free(t);
-}
-
-static void turn_reply(struct turn *t, int status, json_t *doc)
-{
-	if (t->r != NULL) {
-		t->r->on_gone = NULL;
-		api_reply_json(t->r, status, doc);
-	} else {
-		json_decref(doc);
-	}
-	free(t);
-}
+/* ---- pause, resume, hibernate, wake ---- */
 
 static void on_turned(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
 {
@@ -65,36 +20,25 @@ static void on_turned(struct sandbox *s, struct snapshot *n, const struct err *e
 		turn_reply(arg, 200, sandbox_json(s));
 }
 
-static void turn(struct api_request *r,
-                 int (*begin)(struct sandbox *s, sandbox_changed *on_done, void *arg,
-                              struct err *e))
-{
-	struct err e = {0};
-	struct sandbox *s = api_sandbox(r);
-	struct turn *t = s != NULL ? turn_create(r) : NULL;
-	if (t != NULL && begin(s, on_turned, t, &e) < 0)
-		turn_fail(t, &e);
-}
-
 void api_sandbox_pause(struct api_request *r, char *data, size_t len)
 {
 	(void)data;
 	(void)len;
-	turn(r, sandbox_pause);
+	turn_begin(r, sandbox_pause, on_turned);
 }
 
 void api_sandbox_resume(struct api_request *r, char *data, size_t len)
 {
 	(void)data;
 	(void)len;
-	turn(r, sandbox_resume);
+	turn_begin(r, sandbox_resume, on_turned);
 }
 
 void api_sandbox_hibernate(struct api_request *r, char *data, size_t len)
 {
 	(void)data;
 	(void)len;
-	turn(r, sandbox_hibernate);
+	turn_begin(r, sandbox_hibernate, on_turned);
 }
 
 static void on_woken(struct api_request *r, struct sandbox *s, char *data, size_t len)

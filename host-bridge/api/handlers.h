@@ -35,6 +35,10 @@ void api_sandbox_hibernate(struct api_request *r, char *data, size_t len);
 void api_sandbox_wake(struct api_request *r, char *data, size_t len);
 void api_sandbox_resume(struct api_request *r, char *data, size_t len);
 
+/* api_bracket.c */
+void api_sandbox_prepare(struct api_request *r, char *data, size_t len);
+void api_sandbox_resumed(struct api_request *r, char *data, size_t len);
+
 /* api_wait.c */
 void api_sandbox_wait(struct api_request *r, char *data, size_t len);
 

@@ -34,6 +34,8 @@ const struct route routes[] = {
     {HTTP_M_POST, SANDBOX "/resume", "sandbox_resume", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_resume},
     {HTTP_M_POST, SANDBOX "/hibernate", "sandbox_hibernate", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_hibernate},
     {HTTP_M_POST, SANDBOX "/wake", "sandbox_wake", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_wake},
+    {HTTP_M_POST, SANDBOX "/prepare", "sandbox_prepare", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_prepare},
+    {HTTP_M_POST, SANDBOX "/resumed", "sandbox_resumed", ROUTE_MEMBER, ROUTE_JSON, 0, "", api_sandbox_resumed},
     {HTTP_M_POST, SANDBOX "/fork", "sandbox_fork", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_sandbox_fork},
     {HTTP_M_POST, SANDBOX "/fork-tree", "sandbox_fork_tree", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_sandbox_fork},
     {HTTP_M_POST, SANDBOX "/snapshots", "snapshot_create", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_snapshot_create},

@@ -213,7 +213,7 @@ static void on_vm_up(struct vm *vm, void *arg)
 	struct sandbox *s = arg;
 	(void)vm;
 	s->up = sandbox_clock();
-	if (s->restored && s->agent != NULL)
+	if (s->restored && s->agent != NULL && s->generation > 0)
 		sandbox_answered(s); /* the snapshot says who it is */
 	else
 		sandbox_ask_agent(s);
@@ -260,6 +260,7 @@ static void drop_links(struct sandbox *s)
 	sandbox_drop_links(s);
 	sandbox_stop_pulse(s);
 	sandbox_stop_idle(s);
+	sandbox_drop_bracket(s);
 }
 
 void sandbox_stop_vm(struct sandbox *s)
@@ -280,7 +281,8 @@ void sandbox_running(struct sandbox *s)
 	}
 	s->status = SANDBOX_RUNNING;
 	s->waking = s->recovers = false;
-	link_gate_open(&s->gate);
+	if (s->bracket == NULL)
+		link_gate_open(&s->gate);
 	drop_source(s);
 	sandbox_touch(s);
 	vm_booted(s->vm);

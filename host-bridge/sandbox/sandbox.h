@@ -63,6 +63,19 @@ int sandbox_pause(struct sandbox *s, sandbox_changed *on_done, void *arg, struct
 int sandbox_resume(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
 /* The same: save it and stop its VM. ERR_INVALID_STATE when calls are in progress. */
 int sandbox_hibernate(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
+/* The same for an attached one, whose VM somebody else is about to save: its agent is brought to
+ * rest, and calls in progress wait until sandbox_resumed says how the guest goes on, or until the
+ * agent goes on by itself. ERR_LIMIT_UNSUPPORTED when it is not attached. */
+int sandbox_prepare(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
+uint64_t sandbox_generation(const struct sandbox *s); /* prepared: what the answer names */
+/* `generation` is that of the prepare that it ends, else ERR_INVALID_STATE. `endpoint` is where
+ * the guest is now; NULL: where it was. `how` is what it is told (see freeze.h), read during the
+ * call. A failure leaves it prepared. */
+int sandbox_resumed(struct sandbox *s, uint64_t generation, const struct endpoint *endpoint,
+                    const Sandgate__Resume *how, sandbox_changed *on_done, void *arg,
+                    struct err *e);
+/* {generation, failed}: what the last of these answered, new reference. */
+json_t *sandbox_resumed_json(const struct sandbox *s);
 /* Bring a hibernated one back; sandbox_wait_ready does it by itself, and tells. -1 with `e`: it
  * is not hibernated, or nothing could be started (ERR_CAPACITY, …), and it still is. */
 int sandbox_wake(struct sandbox *s, struct err *e);

@@ -31,9 +31,17 @@ static void adopt_row(const struct registry_row *row, void *arg)
 		s->endpoint = *vm_endpoint(s->vm);
 		memcpy(s->endpoint.token, token, sizeof(token));
 	}
-	if ((s->status == SANDBOX_RUNNING || s->status == SANDBOX_PAUSED) && !whole)
+	bool moves = s->launcher->external && s->frozen; /* its owner says where it goes on */
+	if ((s->status == SANDBOX_RUNNING || s->status == SANDBOX_PAUSED) && !whole && !moves)
 		err_set(&s->failure, ERR_SANDBOX_LOST, "the VM ended while no bridge ran");
 	json_decref(state);
+}
+
+static void take_up_bracket(struct sandbox *s)
+{
+	struct err e = {0};
+	if (sandbox_enter_bracket(s, &e) < 0)
+		sandbox_failed(s, &e);
 }
 
 /* What a row says, and what was found of it, decide together. */
@@ -52,6 +60,8 @@ static void settle_adopted(struct sandbox *s)
 		sandbox_update_timer(s);
 		if (s->status == SANDBOX_PAUSED)
 			link_gate_close(&s->gate, NULL);
+		else if (s->frozen && s->launcher->external)
+			take_up_bracket(s);
 		else if (s->frozen)
 			sandbox_recover(s);
 		else

@@ -40,7 +40,7 @@ static void end_vm(struct sandbox *s)
 	if (s->stopping || s->farewell != NULL)
 		return;
 	sandbox_drop_links(s);
-	if (s->launcher->external && s->agent != NULL)
+	if (s->launcher->external && s->agent != NULL && s->bracket == NULL)
 		s->farewell =
 		    farewell_start(s->set->loop, &s->endpoint, s->reason, on_farewell, s);
 	if (s->farewell == NULL)
@@ -61,6 +61,8 @@ static void tell_done(struct sandbox *s)
 
 void sandbox_delete_step(struct sandbox *s)
 {
+	if (sandbox_leave_bracket(s))
+		return;
 	if (!s->ending) {
 		s->ending = true;
 		s->cut_off_due = sandbox_clock() + DELETE_CANCEL_MS / 1e3;

@@ -145,7 +145,7 @@ void sandbox_change_forget(struct sandbox *s)
 {
 	free(s->change);
 	s->change = NULL;
-	s->frozen = s->prepared;
+	s->frozen = s->bracket != NULL;
 }
 
 int sandbox_check_vmm(const struct sandbox *s, struct err *e)

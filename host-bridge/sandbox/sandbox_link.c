@@ -43,7 +43,10 @@ static void on_info(struct link *l, const Sandgate__GuestFrame *f, void *owner)
 	json_decref(s->agent);
 	s->agent = agent_json(f->info);
 	s->generation = f->info->generation;
-	sandbox_answered(s);
+	if (s->launcher->external && f->info->prepared && sandbox_enter_bracket(s, &e) < 0)
+		sandbox_failed(s, &e);
+	else
+		sandbox_answered(s);
 }
 
 static void on_info_closed(struct link *l, const struct err *why, bool sent,

@@ -69,13 +69,8 @@ struct sandbox {
 	struct sandbox_turn *change; /* asked for and not done: snapshot, pause, resume */
 	struct freeze *freeze; /* its state is being saved, or it becomes one of its own */
 	uint64_t generation;   /* the agent's */
-
-	bool prepared;         /* for a snapshot that the VM's owner takes: nobody gets a link */
-	double prepared_since; /* monotonic */
-	bool mute_while_prepared; /* it did not go on when it was to be deleted */
-	ev_timer bracket;         /* prepared: looks whether the agent went on by itself */
-	unsigned not_renewed;     /* by its last Resume: bits of freeze_step() */
-
+	struct bracket *bracket; /* its agent is prepared: the VM's owner saves it. Or NULL */
+	unsigned not_renewed;    /* by the Resume that ended that: bits of freeze_step() */
 	unsigned launch_ms, agent_ms; /* stages of the boot */
 	json_t *agent;                /* {version, protocol, features}, once it has answered */
 	struct err failure;           /* status failed: why */

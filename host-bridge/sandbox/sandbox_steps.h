@@ -60,6 +60,14 @@ struct freeze_target sandbox_freeze_target(const struct sandbox *s);
 /* The bridge before was about to save or pause it: let it go on, and its agent. */
 void sandbox_recover(struct sandbox *s);
 
+/* sandbox_bracket.c: its agent is prepared, as an earlier bridge or somebody else has left it:
+ * let nobody in until it goes on. ERR_INTERNAL. */
+int sandbox_enter_bracket(struct sandbox *s, struct err *e);
+void sandbox_drop_bracket(struct sandbox *s); /* without a word to the agent */
+/* Before it is deleted: true when its agent is being told to go on, so that what runs there can
+ * be cancelled; the step of deletion comes again then. */
+bool sandbox_leave_bracket(struct sandbox *s);
+
 /* sandbox_hibernate.c */
 void sandbox_asleep(struct sandbox *s); /* hibernated, and its VM is gone */
 void sandbox_not_woken(struct sandbox *s, const struct err *why);

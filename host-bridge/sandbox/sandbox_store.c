@@ -59,11 +59,12 @@ static char *state_text(const struct sandbox *s)
 {
 	if (s->vm == NULL && s->status != SANDBOX_HIBERNATED)
 		return strdup("");
-	json_t *state = json_pack(
-	    "{s:o*, s:I, s:s, s:b, s:b, s:i, s:i, s:O?}", "vm",
-	    s->vm != NULL ? vm_state(s->vm) : NULL, "uid", (json_int_t)s->uid, "isolation",
-	    s->isolation, "restored", s->restored, "frozen", s->frozen, "launch_ms",
-	    (int)s->launch_ms, "agent_ms", (int)s->agent_ms, "agent", s->agent);
+	json_t *state =
+	    json_pack("{s:o*, s:I, s:I, s:s, s:b, s:b, s:i, s:i, s:O?}", "vm",
+	              s->vm != NULL ? vm_state(s->vm) : NULL, "uid", (json_int_t)s->uid,
+	              "generation", (json_int_t)s->generation, "isolation", s->isolation,
+	              "restored", s->restored, "frozen", s->frozen, "launch_ms",
+	              (int)s->launch_ms, "agent_ms", (int)s->agent_ms, "agent", s->agent);
 	char *text = json_dumps(state, JSON_COMPACT);
 	json_decref(state);
 	return text;
@@ -162,6 +163,7 @@ struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row 
 	s->uid = (uid_t)json_integer_value(json_object_get(state, "uid"));
 	s->isolation = load_isolation(state);
 	s->restored = json_is_true(json_object_get(state, "restored"));
+	s->generation = (uint64_t)json_integer_value(json_object_get(state, "generation"));
 	s->frozen = json_is_true(json_object_get(state, "frozen"));
 	s->launch_ms = (unsigned)json_integer_value(json_object_get(state, "launch_ms"));
 	s->agent_ms = (unsigned)json_integer_value(json_object_get(state, "agent_ms"));

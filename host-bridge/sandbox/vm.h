@@ -64,6 +64,8 @@ const struct endpoint *vm_endpoint(const struct vm *vm);
 /* The agent has answered: output of the VM is not listened to any more. */
 void vm_booted(struct vm *vm);
 
+/* The VM of a plan without processes is to be reached elsewhere from now on. */
+void vm_move(struct vm *vm, const struct endpoint *to);
 /* Ask its VMM, one thing at a time; a plan without `vmm` must not be asked. -1 with `e` when
  * nothing was begun, else `on_done` once, never inside, err NULL on success; not when the VM is
  * stopped meanwhile. What the questions mean is in vmm.h; `snapshot` is for VM_SAVE. */

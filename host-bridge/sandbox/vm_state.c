@@ -27,6 +27,11 @@ const struct endpoint *vm_endpoint(const struct vm *vm)
 
 static int read_state(struct vm *vm, const json_t *state)
 {
+void vm_move(struct vm *vm, const struct endpoint *to)
+{
+	vm->plan.endpoint = *to;
+}
+
 	struct endpoint *to = &vm->plan.endpoint;
 	const char *dir, *cgroup, *path, *memory = "";
 	json_int_t cid, port;
