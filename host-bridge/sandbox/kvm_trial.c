@@ -145,7 +145,8 @@ struct kvm_trial *kvm_trial_start(struct ev_loop *loop, const struct launcher_ho
 {
 	static const struct vm_handlers handlers = {on_changed, on_up, on_down};
 	struct launcher_host with = *host;
-	struct launcher_request r = {.id = "kvm-trial", .dir = dir, .vcpus = 1, .uid = VM_UID};
+	struct launcher_request r = {
+	    .id = "kvm-trial", .dir = dir, .vcpus = 1, .uid = VM_UID, .cgroup = ""};
 	struct vm_plan plan = {0};
 	struct err e = {0};
 	char memory[PATH_MAX];
@@ -158,7 +159,7 @@ struct kvm_trial *kvm_trial_start(struct ev_loop *loop, const struct launcher_ho
 		return NULL;
 	struct kvm_trial *t = calloc(1, sizeof(*t));
 	r.memory_mib = r.template.memory_mib;
-	if (t == NULL || launcher_qemu.plan(&with, &r, &plan, &e) < 0) {
+	if (t == NULL || launcher_plan(&launcher_qemu, &with, &r, &plan, &e) < 0) {
 		vm_plan_free(&plan);
 		free(t);
 		return NULL;

@@ -19,28 +19,6 @@ static int probe(const struct launcher_host *host, struct err *e)
 	return launcher_program(host->agent_path, path, e);
 }
 
-/* The cgroup v2 directory that this process is in; "" without one. The hierarchy's line in
- * /proc/self/cgroup starts with "0::" (cgroups(7)). */
-static void own_cgroup(char *out, size_t room)
-{
-	char line[512], mount[256] = "", path[256] = "";
-	FILE *f = fopen("/proc/self/mounts", "re");
-	while (f != NULL && fgets(line, sizeof(line), f) != NULL)
-		if (mount[0] == '\0' && strstr(line, " cgroup2 ") != NULL)
-			sscanf(line, "%*s %255s", mount);
-	if (f != NULL)
-		fclose(f);
-	f = fopen("/proc/self/cgroup", "re");
-	while (f != NULL && fgets(line, sizeof(line), f) != NULL)
-		if (strncmp(line, "0::", 3) == 0)
-			sscanf(line + 3, "%255s", path);
-	if (f != NULL)
-		fclose(f);
-	out[0] = '\0';
-	if (mount[0] != '\0' && path[0] == '/')
-		snprintf(out, room, "%s%s", mount, path[1] != '\0' ? path : "");
-}
-
 static int plan(const struct launcher_host *host, const struct launcher_request *r,
                 struct vm_plan *plan, struct err *e)
 {
@@ -48,23 +26,19 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	 * for the init of a guest. It goes into the cgroup first, the reaper stays out. */
 	static const char script[] = "(if [ -n \"$1\" ]; then echo 0 >\"$1/cgroup.procs\"; fi;"
 	                             " exec \"$0\" --unix \"$2\" --port 0) & wait $!";
-	char cgroup[sizeof(plan->cgroup) - 64] = "";
 	struct vm_command *c = &plan->command[plan->count++];
 	plan->endpoint.kind = TRANSPORT_UNIX;
 	if (launcher_socket(plan->endpoint.path, r->dir, "agent.sock", e) < 0)
 		return -1;
 	c->namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS;
-	if (geteuid() == 0)
-		own_cgroup(cgroup, sizeof(cgroup));
-	else
+	if (geteuid() != 0)
 		c->namespaces |= CLONE_NEWUSER;
-	if (cgroup[0] != '\0' && access(cgroup, W_OK) == 0)
-		snprintf(plan->cgroup, sizeof(plan->cgroup), "%s/%s", cgroup, r->id);
+	plan->enters_cgroup = true;
 	vm_command_arg(c, "/bin/sh");
 	vm_command_arg(c, "-c");
 	vm_command_arg(c, "%s", script);
 	vm_command_arg(c, "%s", host->agent_path);
-	vm_command_arg(c, "%s", plan->cgroup);
+	vm_command_arg(c, "%s", r->cgroup);
 	vm_command_arg(c, "%s", plan->endpoint.path);
 	return 0;
 }

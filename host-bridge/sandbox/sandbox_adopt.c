@@ -101,11 +101,26 @@ static bool is_known(const char *path, void *arg)
 {
 	struct sandbox_set *set = arg;
 	struct sandbox *s;
-	char dir[PATH_MAX], memory[PATH_MAX];
+	char dir[PATH_MAX], memory[PATH_MAX], cgroup[PATH_MAX];
 	TAILQ_FOREACH (s, &set->all, entry)
 		if (is_whole(s) &&
 		    (strcmp(sandbox_set_vm_dir(set, s->id, dir, sizeof(dir)), path) == 0 ||
+		     strcmp(sandbox_set_cgroup(set, s->id, cgroup), path) == 0 ||
 		     strcmp(sandbox_set_memory(set, s->id, memory, sizeof(memory)), path) == 0))
+			return true;
+	return false;
+}
+
+static bool has_image(const char *key, void *arg)
+{
+	struct sandbox_set *set = arg;
+	struct sandbox *s;
+	struct snapshot *n;
+	TAILQ_FOREACH (s, &set->all, entry)
+		if (strcmp(s->spec.image, key) == 0)
+			return true;
+	TAILQ_FOREACH (n, &set->snapshots, entry)
+		if (strcmp(n->image, key) == 0)
 			return true;
 	return false;
 }
@@ -138,8 +153,10 @@ int sandbox_set_adopt(struct sandbox_set *set, struct err *e)
 	if (registry_each(set->registry, adopt_row, set, e) < 0)
 		return -1;
 	snprintf(vm_dir, sizeof(vm_dir), "%s/vm", set->state_dir);
+	vm_cgroup_sweep(set->cgroups, is_known, set);
 	vm_sweep(vm_dir, is_known, set);
 	vm_sweep(set->memory_dir, is_known, set);
+	image_sweep(set->state_dir, has_image, set);
 	settle_kvm(set);
 	TAILQ_FOREACH (s, &set->all, entry)
 		settle_adopted(s);

@@ -21,6 +21,7 @@ struct sandbox_set {
 	struct launcher_host host;
 	struct vm_uids uids;
 	char *state_dir, *rootfs_dir, *node, *launcher, *agent_path;
+	char cgroups[PATH_MAX]; /* where VMs have theirs; "" where they cannot */
 	char memory_dir[128]; /* guests' RAM: on a file system in memory where there is one */
 	ev_timer purge;
 	int (*admit)(const struct sandbox_spec *spec, void *arg, struct err *e);

@@ -29,21 +29,28 @@ static void on_purge(struct ev_loop *loop, ev_timer *w, int revents)
 	registry_purge(set->registry, sandbox_wall_ms() - DELETED_S * 1000ll);
 }
 
-/* On a file system in memory, when there is one of some size (a container's has 64 MiB); on a
- * disk the kernel would write all that guests do to their memory back to it. */
-static int make_memory_dir(struct sandbox_set *set, struct err *e)
+/* What is outside of the state directory is called after it: other bridges have theirs beside.
+ */
+static int name_of_state(const struct sandbox_set *set, char out[64], struct err *e)
 {
-	struct statfs fs;
 	struct stat st;
 	if (stat(set->state_dir, &st) < 0)
 		return err_errno(e, ERR_INTERNAL, errno, "the state directory");
+	snprintf(out, 64, "sandgate-%llx-%llx", (unsigned long long)st.st_dev,
+	         (unsigned long long)st.st_ino);
+	return 0;
+}
+
+/* On a file system in memory, when there is one of some size (a container's has 64 MiB); on a
+ * disk the kernel would write all that guests do to their memory back to it. */
+static int make_memory_dir(struct sandbox_set *set, const char *name, struct err *e)
+{
+	struct statfs fs;
 	bool shm = statfs("/dev/shm", &fs) == 0 && fs.f_type == TMPFS_MAGIC &&
 	           fs.f_blocks * (unsigned long long)fs.f_bsize >
 	               SHM_MIN_MIB * (unsigned long long)MIB;
 	if (shm)
-		snprintf(set->memory_dir, sizeof(set->memory_dir),
-		         "/dev/shm/sandgate-%llx-%llx", (unsigned long long)st.st_dev,
-		         (unsigned long long)st.st_ino);
+		snprintf(set->memory_dir, sizeof(set->memory_dir), "/dev/shm/%s", name);
 	else if ((size_t)snprintf(set->memory_dir, sizeof(set->memory_dir), "%s/memory",
 	                          set->state_dir) >= sizeof(set->memory_dir))
 		return err_set(e, ERR_INTERNAL, "the state directory's path is too long");
@@ -57,7 +64,7 @@ static int make_memory_dir(struct sandbox_set *set, struct err *e)
 static int make_paths(struct sandbox_set *set, const struct sandbox_set_config *c,
                       struct err *e)
 {
-	char vm_dir[PATH_MAX];
+	char vm_dir[PATH_MAX], name[64];
 	set->state_dir = realpath(c->state_dir, NULL);
 	set->rootfs_dir = realpath(c->rootfs_dir, NULL);
 	set->agent_path = realpath(c->agent_path, NULL);
@@ -73,8 +80,9 @@ static int make_paths(struct sandbox_set *set, const struct sandbox_set_config *
 	snprintf(vm_dir, sizeof(vm_dir), "%s/vm", set->state_dir);
 	if (mkdir(vm_dir, 0711) < 0 && errno != EEXIST)
 		return err_errno(e, ERR_INTERNAL, errno, "%s", vm_dir);
-	if (make_memory_dir(set, e) < 0)
+	if (name_of_state(set, name, e) < 0 || make_memory_dir(set, name, e) < 0)
 		return -1;
+	vm_cgroup_open(set->cgroups, name);
 	baked_sweep(set->state_dir);
 	set->host.rootfs_dir = set->rootfs_dir;
 	set->host.agent_path = set->agent_path;
@@ -118,6 +126,7 @@ void sandbox_set_destroy(struct sandbox_set *set)
 	snapshot_forget_all(set);
 	kvm_trial_cancel(set->kvm_trial);
 	rmdir(set->memory_dir); /* unless a VM lives on */
+	vm_cgroup_close(set->cgroups);
 	ev_timer_stop(set->loop, &set->purge);
 	registry_close(set->registry);
 	event_log_destroy(set->events);
@@ -253,6 +262,15 @@ const char *sandbox_set_vm_dir(const struct sandbox_set *set, const char *id, ch
                                size_t room)
 {
 	snprintf(out, room, "%s/vm/%s", set->state_dir, ulid_of(id));
+	return out;
+}
+
+const char *sandbox_set_cgroup(const struct sandbox_set *set, const char *id,
+                               char out[PATH_MAX])
+{
+	out[0] = '\0';
+	if (set->cgroups[0] != '\0')
+		snprintf(out, PATH_MAX, "%.*s/%s", PATH_MAX / 2, set->cgroups, ulid_of(id));
 	return out;
 }
 

@@ -79,6 +79,8 @@ int sandbox_restart(struct sandbox *s, const char *saved, struct err *e);
 
 /* sandbox_json.c */
 json_t *sandbox_instant(int64_t ms);
+json_t *sandbox_resources_json(unsigned vcpus, unsigned memory_mib,
+                               unsigned disk_mib); /* 0: none */
 
 /* sandbox_pulse.c */
 void sandbox_init_pulse(struct sandbox *s);
@@ -105,5 +107,7 @@ const char *sandbox_set_vm_dir(const struct sandbox_set *set, const char *id, ch
                                size_t room);
 const char *sandbox_set_memory(const struct sandbox_set *set, const char *id, char *out,
                                size_t room);
+const char *sandbox_set_cgroup(const struct sandbox_set *set, const char *id,
+                               char out[PATH_MAX]); /* "" for none */
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * The life of one VM on this host: up to two processes started one after the other, watched
  * through pidfds, killed together, found again after a restart of the bridge. It owns the
- * VM's directory (sockets and all) and, for a local sandbox, its cgroup. sandbox.c calls it
+ * VM's directory (sockets and all), its memory and its cgroup. sandbox.c calls it
  * with a plan that a launcher made; it knows nothing of agents.
  *
  *   vm_start ─► starting ─► up ─► (a process ended) down
@@ -16,6 +16,7 @@
 #include <stdbool.h>
 
 #include "host-bridge/link/transport.h"
+#include "host-bridge/sandbox/vm_cgroup.h"
 #include "host-bridge/sandbox/vm_spawn.h"
 #include "host-bridge/sandbox/vmm.h"
 #include "proto/err.h"
@@ -29,9 +30,11 @@ struct vm_plan {
 	struct vm_command command[VM_PROCESSES_MAX];
 	unsigned count;
 	struct endpoint endpoint; /* where its agent will listen */
-	char cgroup[256];         /* a directory to make, and to remove at the end; or "" */
-	uid_t uid;                /* owner of the VM's directory when we are root; 0: root */
-	char memory[PATH_MAX];    /* a file to make for its RAM, and to remove; or "" */
+	char cgroup[PATH_MAX];    /* a cgroup to make, and to remove at the end; or "" */
+	bool enters_cgroup;       /* its processes do that themselves, and are not born there */
+	struct vm_cgroup_size size; /* that the VM has; the cgroup is bounded by it */
+	uid_t uid;                  /* owner of the VM's directory when we are root; 0: root */
+	char memory[PATH_MAX];      /* a file to make for its RAM, and to remove; or "" */
 	unsigned memory_mib;
 	char restore[PATH_MAX];    /* a snapshot to load, once the processes run; or "" */
 	struct vmm_boot boot;      /* else what `vmm` is to boot, if it has to be told */
@@ -61,11 +64,11 @@ struct vm *vm_adopt(struct ev_loop *loop, const char *id, const json_t *state,
 /* What a later bridge needs to find all this again. New reference. */
 json_t *vm_state(const struct vm *vm);
 const struct endpoint *vm_endpoint(const struct vm *vm);
+/* The VM of a plan without processes is to be reached elsewhere from now on. */
+void vm_move(struct vm *vm, const struct endpoint *to);
 /* The agent has answered: output of the VM is not listened to any more. */
 void vm_booted(struct vm *vm);
 
-/* The VM of a plan without processes is to be reached elsewhere from now on. */
-void vm_move(struct vm *vm, const struct endpoint *to);
 /* Ask its VMM, one thing at a time; a plan without `vmm` must not be asked. -1 with `e` when
  * nothing was begun, else `on_done` once, never inside, err NULL on success; not when the VM is
  * stopped meanwhile. What the questions mean is in vmm.h; `snapshot` is for VM_SAVE. */

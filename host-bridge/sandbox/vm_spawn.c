@@ -169,6 +169,21 @@ static void show_in_jail(const char *host_path, unsigned long extra_flags)
 		die(at);
 }
 
+/* A node of its own: who may open the host's is the host's affair. */
+static void setup_kvm(const struct vm_command *c)
+{
+	struct stat st;
+	if (!c->kvm)
+		return;
+	if (stat("/dev/kvm", &st) < 0)
+		die("/dev/kvm");
+	if (mkdir("dev", 0755) < 0 ||
+	    mount("tmpfs", "dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=4k") < 0 ||
+	    mknod("dev/kvm", S_IFCHR | 0600, st.st_rdev) < 0 ||
+	    chown("dev/kvm", c->uid, c->uid) < 0)
+		die("dev/kvm");
+}
+
 /* What a dynamically linked program needs of this host. */
 static const char *const libraries[] = {"/usr/lib", "/lib", "/lib64"};
 
@@ -188,6 +203,7 @@ static void setup_jail(const struct vm_command *c)
 			show_in_jail(libraries[i], MS_RDONLY);
 	if (c->writable != NULL)
 		show_in_jail(c->writable, 0);
+	setup_kvm(c);
 	if (chroot(".") < 0 || chdir("/") < 0)
 		die("chroot");
 }
@@ -275,8 +291,31 @@ static int open_listener(const struct vm_command *c, struct err *e)
 	return -2;
 }
 
-int vm_spawn(const struct vm_command *c, const char *dir, int out, struct vm_pid *p,
-             struct err *e)
+/* Born in the cgroup, it has no moment outside. Its pid, in the child 0; -1 and errno. */
+static long clone_into(unsigned namespaces, const char *cgroup, int *pidfd)
+{
+	struct clone_args args = {
+	    .flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND | namespaces,
+	    .pidfd = (uintptr_t)pidfd,
+	    .exit_signal = SIGCHLD,
+	};
+	int group = cgroup != NULL ? open(cgroup, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	if (cgroup != NULL && group < 0)
+		return -1;
+	if (cgroup != NULL) {
+		args.flags |= CLONE_INTO_CGROUP;
+		args.cgroup = (uint64_t)group;
+	}
+	long pid = syscall(SYS_clone3, &args, sizeof(args));
+	int saved = errno;
+	if (group >= 0)
+		close(group);
+	errno = saved;
+	return pid;
+}
+
+int vm_spawn(const struct vm_command *c, const char *dir, const char *cgroup, int out,
+             struct vm_pid *p, struct err *e)
 {
 	if (c->broken || c->argc == 0)
 		return err_set(e, ERR_INTERNAL, "a VM's command line could not be made");
@@ -286,12 +325,7 @@ int vm_spawn(const struct vm_command *c, const char *dir, int out, struct vm_pid
 	uid_t uid = getuid();
 	gid_t gid = getgid();
 	int pidfd = -1;
-	struct clone_args args = {
-	    .flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND | c->namespaces,
-	    .pidfd = (uintptr_t)&pidfd,
-	    .exit_signal = SIGCHLD,
-	};
-	long pid = syscall(SYS_clone3, &args, sizeof(args));
+	long pid = clone_into(c->namespaces, cgroup, &pidfd);
 	if (pid == 0)
 		run_child(c, dir, out, listening, uid, gid);
 	int saved = errno;

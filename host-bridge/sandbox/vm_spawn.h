@@ -26,6 +26,7 @@ struct vm_command {
 
 	bool says_ready;      /* writes "ready" on its output; the next one waits for it */
 	unsigned namespaces;  /* CLONE_NEW*; with NEWPID and NEWNS its /proc is its own */
+	bool kvm;             /* a jail with /dev/kvm in it, which the process may open */
 	bool fixed_addresses; /* no address space randomisation */
 	int cpu;              /* the only CPU it runs on, plus 1; 0: any */
 	uid_t uid;            /* whom to become when started by root; 0: nobody else */
@@ -51,10 +52,10 @@ struct vm_pid {
 	int fd;                   /* pidfd */
 };
 
-/* Start it in `dir` with standard output and error to `out`. An exec that fails is told on
- * `out` and ends the process with 127. */
-int vm_spawn(const struct vm_command *c, const char *dir, int out, struct vm_pid *p,
-             struct err *e);
+/* Start it in `dir` and in `cgroup` (NULL: in that of the caller) with standard output and
+ * error to `out`. An exec that fails is told on `out` and ends the process with 127. */
+int vm_spawn(const struct vm_command *c, const char *dir, const char *cgroup, int out,
+             struct vm_pid *p, struct err *e);
 /* Find a process again; -1 when it is gone (or its number is another's by now). */
 int vm_pid_open(struct vm_pid *p);
 /* SIGKILL to the process and its group. */

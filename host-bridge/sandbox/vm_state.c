@@ -14,10 +14,12 @@ json_t *vm_state(const struct vm *vm)
 		                      json_pack("{s:I, s:I}", "pid",
 		                                (json_int_t)vm->process[i].pid.pid, "start",
 		                                (json_int_t)vm->process[i].pid.start));
-	return json_pack("{s:s, s:s, s:s, s:o, s:{s:i, s:s, s:I, s:I}}", "dir", vm->dir,
-	                 "cgroup", vm->plan.cgroup, "memory", vm->plan.memory, "processes",
-	                 processes, "endpoint", "kind", (int)to->kind, "path", to->path, "cid",
-	                 (json_int_t)to->cid, "port", (json_int_t)to->port);
+	return json_pack("{s:s, s:s, s:{s:i, s:i}, s:s, s:i, s:o, s:{s:i, s:s, s:I, s:I}}",
+	                 "dir", vm->dir, "cgroup", vm->plan.cgroup, "size", "memory_mib",
+	                 (int)vm->plan.size.memory_mib, "vcpus", (int)vm->plan.size.vcpus,
+	                 "memory", vm->plan.memory, "disk_mib", (int)vm->plan.boot.disk_mib,
+	                 "processes", processes, "endpoint", "kind", (int)to->kind, "path",
+	                 to->path, "cid", (json_int_t)to->cid, "port", (json_int_t)to->port);
 }
 
 const struct endpoint *vm_endpoint(const struct vm *vm)
@@ -25,24 +27,29 @@ const struct endpoint *vm_endpoint(const struct vm *vm)
 	return &vm->plan.endpoint;
 }
 
-static int read_state(struct vm *vm, const json_t *state)
-{
 void vm_move(struct vm *vm, const struct endpoint *to)
 {
 	vm->plan.endpoint = *to;
 }
 
+static int read_state(struct vm *vm, const json_t *state)
+{
 	struct endpoint *to = &vm->plan.endpoint;
 	const char *dir, *cgroup, *path, *memory = "";
 	json_int_t cid, port;
-	int kind;
-	if (json_unpack((json_t *)state, "{s:s, s:s, s?s, s:{s:i, s:s, s:I, s:I}}", "dir", &dir,
-	                "cgroup", &cgroup, "memory", &memory, "endpoint", "kind", &kind, "path",
-	                &path, "cid", &cid, "port", &port) < 0)
+	int kind, memory_mib = 0, vcpus = 0, disk_mib = 0;
+	if (json_unpack((json_t *)state,
+	                "{s:s, s:s, s?{s:i, s:i}, s?s, s?i, s:{s:i, s:s, s:I, s:I}}", "dir",
+	                &dir, "cgroup", &cgroup, "size", "memory_mib", &memory_mib, "vcpus",
+	                &vcpus, "memory", &memory, "disk_mib", &disk_mib, "endpoint", "kind",
+	                &kind, "path", &path, "cid", &cid, "port", &port) < 0)
 		return -1;
 	snprintf(vm->dir, sizeof(vm->dir), "%s", dir);
 	snprintf(vm->plan.cgroup, sizeof(vm->plan.cgroup), "%s", cgroup);
+	vm->plan.size.memory_mib = (unsigned)memory_mib;
+	vm->plan.size.vcpus = (unsigned)vcpus;
 	snprintf(vm->plan.memory, sizeof(vm->plan.memory), "%s", memory);
+	vm->plan.boot.disk_mib = (unsigned)disk_mib;
 	snprintf(to->path, sizeof(to->path), "%s", path);
 	to->kind = (enum transport_kind)kind;
 	to->cid = (uint32_t)cid;
@@ -63,6 +70,7 @@ struct vm *vm_adopt(struct ev_loop *loop, const char *id, const json_t *state,
 		return NULL;
 	}
 	vm->plan.vmm = vmm;
+	vm_cgroup_bound(vm->plan.cgroup, &vm->plan.size);
 	const json_t *processes = json_object_get(state, "processes");
 	*whole = true;
 	for (size_t i = 0; i < json_array_size(processes) && i < VM_PROCESSES_MAX; i++) {

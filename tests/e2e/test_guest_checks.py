@@ -1,5 +1,5 @@
-"""The unit tests of spawning and of cgroups, inside guests: there the controllers are, and
-the agent's place is PID 1."""
+"""The unit tests of spawning and of cgroups, the agent's and the bridge's, inside guests: there
+the controllers are, and the agent's place is PID 1."""
 import os
 import re
 import shutil
@@ -10,7 +10,9 @@ import pytest
 from bridge import BUILD, ROOT, SANITIZED
 
 CHECKS = ["check_cgroup", "check_cgroup_limits", "check_spawn", "check_spawn_program",
-          "check_spawn_fault"]
+          "check_spawn_fault", "check_vm_cgroup"]
+BRIDGE_OBJECTS = [BUILD / "host-bridge/sandbox" / name
+                  for name in ("vm_cgroup.o", "vm_cgroup_tree.o", "vm_spawn.o")]
 LIBRARIES = ["-lcheck", "-lsubunit", "-lrt", "-lprotobuf-c", "-lev", "-lcap", "-lm", "-lpthread"]
 FLAGS = ["-O2", "-static", "-s", "-std=gnu11", "-D_GNU_SOURCE", f"-I{ROOT}", f"-I{BUILD}"]
 
@@ -21,7 +23,7 @@ def archive(tmp_path_factory):
     root = tmp_path_factory.mktemp("checks")
     (root / "checks").mkdir()
     objects = [o for part in ("guest-agent", "proto") for o in (BUILD / part).glob("*.o")
-               if o.name != "main.o"]
+               if o.name != "main.o"] + BRIDGE_OBJECTS
     for source, program in [(ROOT / "tests/e2e/guest_init.c", "init")] + [
             (ROOT / "tests" / f"{check}.c", f"checks/{check}") for check in CHECKS]:
         subprocess.run(["cc", *FLAGS, "-o", root / program, source, *objects, *LIBRARIES],
