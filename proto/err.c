@@ -1,5 +1,6 @@
 #include "proto/err.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -75,6 +76,11 @@ int err_errno(struct err *e, enum err_code code, int errnum, const char *fmt, ..
 	fill(e, code, "", errnum, fmt, ap);
 	va_end(ap);
 	return -1;
+}
+
+enum err_code err_of_disk(int errnum, enum err_code other)
+{
+	return errnum == ENOSPC || errnum == EDQUOT ? ERR_STORAGE_FULL : other;
 }
 
 const char *err_name(enum err_code code)

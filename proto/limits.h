@@ -362,6 +362,9 @@
 #define SPARE_RETRY_MS 500 /* … and this long after one died */
 #define KVM_TRIAL_S 8      /* a trial boot that takes longer says: no KVM here */
 
+/* A disk with less room than this (bytes) was full when writing to it has failed. */
+#define DISK_FULL_BYTES (1 * MIB)
+
 /* Host memory that guests may not take (MiB): the host's own, and the bridge's buffers; and
  * what one VM costs besides its RAM. */
 #define HOST_RESERVE_MIB (256 + BUFFERED_MAX / MIB)

@@ -95,8 +95,7 @@ int baked_begin(const char *path, char out[PATH_MAX], struct err *e)
 		return 0;
 	if (errno == EEXIST)
 		return err_set(e, ERR_INVALID_STATE, "this template is being baked already");
-	return err_errno(e, errno == ENOSPC ? ERR_STORAGE_FULL : ERR_INTERNAL, errno, "%s",
-	                 out);
+	return err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", out);
 }
 
 void baked_drop(const char *path)
@@ -112,7 +111,7 @@ int baked_keep(const char *path, struct err *e)
 	baked_part(path, part);
 	if (rename(part, path) == 0)
 		return 0;
-	err_errno(e, ERR_INTERNAL, errno, "%s", path);
+	err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", path);
 	baked_drop(path);
 	return -1;
 }

@@ -43,9 +43,13 @@ struct registry {
 
 static int db_error(struct registry *r, struct err *e, const char *what)
 {
-	int code = sqlite3_errcode(r->db);
-	return err_set(e, code == SQLITE_FULL ? ERR_STORAGE_FULL : ERR_INTERNAL,
-	               "the registry: %s: %s", what, sqlite3_errmsg(r->db));
+	enum err_code code = ERR_INTERNAL;
+	int why = sqlite3_errcode(r->db);
+	if (why == SQLITE_FULL)
+		code = ERR_STORAGE_FULL;
+	else if (why == SQLITE_IOERR) /* its index, which is mapped, could not grow */
+		code = err_of_disk(sqlite3_system_errno(r->db), code);
+	return err_set(e, code, "the registry: %s: %s", what, sqlite3_errmsg(r->db));
 }
 
 /* A lock of the process, which a child that is about to become a VM does not inherit: the

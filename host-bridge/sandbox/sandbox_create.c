@@ -157,6 +157,7 @@ static int start_vm(struct sandbox *s, struct launcher_request *r, struct err *e
 		vm_plan_free(&plan);
 		return -1;
 	}
+	plan.memory_reserved = s->set->memory_on_disk;
 	s->isolation = s->launcher->isolation(&s->set->host);
 	s->endpoint = plan.endpoint;
 	if (sandbox_save(s, e) < 0) {

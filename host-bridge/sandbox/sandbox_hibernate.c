@@ -37,13 +37,12 @@ static int make_dir(struct sandbox *s, struct err *e)
 	char dir[PATH_MAX];
 	snprintf(dir, sizeof(dir), "%s/hibernated", s->set->state_dir);
 	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
-		return err_errno(e, ERR_INTERNAL, errno, "%s", dir);
+		return err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", dir);
 	sandbox_drop_saved(s); /* of a try that did not succeed */
 	saved_dir(s, dir);
 	if (mkdir(dir, 0700) == 0)
 		return 0;
-	return err_errno(e, errno == ENOSPC ? ERR_STORAGE_FULL : ERR_INTERNAL, errno, "%s",
-	                 dir);
+	return err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", dir);
 }
 
 /* ---- to sleep ---- */

@@ -54,6 +54,7 @@ static int make_memory_dir(struct sandbox_set *set, const char *name, struct err
 	else if ((size_t)snprintf(set->memory_dir, sizeof(set->memory_dir), "%s/memory",
 	                          set->state_dir) >= sizeof(set->memory_dir))
 		return err_set(e, ERR_INTERNAL, "the state directory's path is too long");
+	set->memory_on_disk = !shm;
 	if (mkdir(set->memory_dir, 0711) < 0 && errno != EEXIST)
 		return err_errno(e, ERR_INTERNAL, errno, "%s", set->memory_dir);
 	return 0;

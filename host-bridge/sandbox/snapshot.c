@@ -186,8 +186,7 @@ static int make_dir(const struct sandbox_set *set, const struct snapshot *n, str
 	snapshot_dir(set, n, true, dir);
 	if (mkdir(dir, 0700) == 0)
 		return 0;
-	return err_errno(e, errno == ENOSPC ? ERR_STORAGE_FULL : ERR_INTERNAL, errno, "%s",
-	                 dir);
+	return err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", dir);
 }
 
 struct snapshot *snapshot_begin(struct sandbox *s, json_t *metadata, enum snapshot_kind kind,
@@ -241,7 +240,7 @@ int snapshot_keep(struct sandbox_set *set, struct snapshot *n, struct err *e)
 	snapshot_dir(set, n, false, dir);
 	n->bytes = disk_bytes(part);
 	if (rename(part, dir) < 0) {
-		err_errno(e, ERR_INTERNAL, errno, "%s", dir);
+		err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", dir);
 		snapshot_abandon(set, n);
 		return -1;
 	}

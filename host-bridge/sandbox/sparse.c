@@ -17,8 +17,7 @@
 
 static int failed(struct err *e, const char *what)
 {
-	bool full = errno == ENOSPC || errno == EDQUOT;
-	return err_errno(e, full ? ERR_STORAGE_FULL : ERR_INTERNAL, errno, "%s", what);
+	return err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", what);
 }
 
 static bool is_zero(const char *p, size_t n)

@@ -121,7 +121,7 @@ void vm_stop(struct vm *vm, void (*on_gone)(void *arg), void *arg)
 }
 
 /* Told once, and never from inside a call of the owner's. */
-void vm_failed(struct vm *vm, const struct err *why)
+static void tell_down(struct vm *vm, const struct err *why)
 {
 	if (vm->stopping || vm->down)
 		return;
@@ -137,7 +137,15 @@ void vm_down(struct vm *vm, const char *why)
 {
 	struct err e = {0};
 	err_set(&e, vm->up ? ERR_SANDBOX_LOST : ERR_LAUNCHER_FAILED, "%s", why);
-	vm_failed(vm, &e);
+	tell_down(vm, &e);
+}
+
+void vm_not_up(struct vm *vm, const struct err *why)
+{
+	if (why->code == ERR_STORAGE_FULL)
+		tell_down(vm, why);
+	else
+		vm_down(vm, why->msg);
 }
 
 static void drain_output(struct vm *vm);
@@ -197,7 +205,7 @@ static void advance(struct vm *vm)
 	struct err e = {0};
 	if (vm->started < vm->plan.count) {
 		if (start_next(vm, &e) < 0)
-			vm_down(vm, e.msg);
+			vm_not_up(vm, &e);
 		else
 			vm->handlers.on_changed(vm, vm->arg);
 		return;
@@ -231,7 +239,7 @@ static void on_formatted(const struct err *e, void *arg)
 	struct vm *vm = arg;
 	vm->format = NULL;
 	if (e != NULL)
-		vm_failed(vm, e);
+		vm_not_up(vm, e);
 	else
 		advance(vm);
 }
@@ -306,12 +314,16 @@ static int make_memory(const struct vm_plan *p, struct err *e)
 {
 	int fd = open(p->memory, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
-		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's memory");
-	int rc = ftruncate(fd, (off_t)p->memory_mib * MIB);
+		return err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno,
+		                 "the VM's memory");
+	off_t size = (off_t)p->memory_mib * MIB;
+	int rc = ftruncate(fd, size);
+	if (rc == 0 && p->memory_reserved)
+		rc = fallocate(fd, 0, 0, size);
 	if (rc == 0 && geteuid() == 0 && p->uid != 0)
 		rc = fchown(fd, p->uid, p->uid);
 	if (rc < 0)
-		err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's memory");
+		err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno, "the VM's memory");
 	close(fd);
 	return rc;
 }
@@ -323,7 +335,8 @@ static int make_room(struct vm *vm, const char *dir, struct err *e)
 	int pipe_fds[2];
 	snprintf(vm->dir, sizeof(vm->dir), "%s", dir);
 	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
-		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's directory");
+		return err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno,
+		                 "the VM's directory");
 	if (geteuid() == 0 && vm->plan.uid != 0 && chown(dir, vm->plan.uid, vm->plan.uid) < 0)
 		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's directory");
 	if (vm->plan.cgroup[0] != '\0' &&

@@ -36,8 +36,10 @@ struct vm_plan {
 	uid_t uid;                  /* owner of the VM's directory when we are root; 0: root */
 	char memory[PATH_MAX];      /* a file to make for its RAM, and to remove; or "" */
 	unsigned memory_mib;
-	char restore[PATH_MAX];    /* a snapshot to load, once the processes run; or "" */
-	struct vmm_boot boot;      /* else what `vmm` is to boot, if it has to be told */
+	bool memory_reserved;   /* the disk sets that much aside: a guest whose RAM is a file on
+	                         * a full disk dies of the next page that it writes */
+	char restore[PATH_MAX]; /* a snapshot to load, once the processes run; or "" */
+	struct vmm_boot boot;   /* else what `vmm` is to boot, if it has to be told */
 	const struct vmm_ops *vmm; /* NULL: it can be asked nothing */
 };
 

@@ -1,5 +1,6 @@
 /* What a VM's monitor is asked, one thing at a time. */
 #include <stdio.h>
+#include <sys/statvfs.h>
 
 #include "host-bridge/sandbox/vm_private.h"
 
@@ -10,10 +11,23 @@ void vm_ask_cancel(struct vm *vm)
 	vm->call = NULL;
 }
 
+/* A VMM that could not write a state says no more than that. */
+static bool is_full(const char *dir)
+{
+	struct statvfs fs;
+	return dir[0] != '\0' && statvfs(dir, &fs) == 0 &&
+	       fs.f_bavail * (unsigned long long)fs.f_frsize < DISK_FULL_BYTES;
+}
+
 static void on_called(const struct err *e, void *arg)
 {
 	struct vm *vm = arg;
+	struct err full = {0};
 	vm->call = NULL;
+	if (e != NULL && e->code == ERR_LAUNCHER_FAILED && is_full(vm->saves_to)) {
+		err_set(&full, ERR_STORAGE_FULL, "%.120s: the disk is full", e->msg);
+		e = &full;
+	}
 	vm->on_called(e, vm->called_arg);
 }
 
@@ -31,6 +45,8 @@ static int begin(struct vm *vm, vmm_begin *what, const char *snapshot,
 		return err_set(e, ERR_INVALID_STATE, "the VM is busy");
 	vm->on_called = on_done;
 	vm->called_arg = arg;
+	snprintf(vm->saves_to, sizeof(vm->saves_to), "%s",
+	         what == vm->plan.vmm->save ? snapshot : "");
 	vm->call = what(&t, snapshot, on_called, vm, e);
 	return vm->call != NULL ? 0 : -1;
 }
@@ -38,10 +54,8 @@ static int begin(struct vm *vm, vmm_begin *what, const char *snapshot,
 static void on_alive(const struct err *e, void *arg)
 {
 	struct vm *vm = arg;
-	if (e != NULL && e->code == ERR_STORAGE_FULL)
-		vm_failed(vm, e);
-	else if (e != NULL)
-		vm_down(vm, e->msg);
+	if (e != NULL)
+		vm_not_up(vm, e);
 	else
 		vm_up(vm);
 }
@@ -52,10 +66,10 @@ void vm_enliven(struct vm *vm)
 	struct err e = {0};
 	if (vm->plan.restore[0] != '\0') {
 		if (begin(vm, ops->load, vm->plan.restore, on_alive, vm, &e) < 0)
-			vm_down(vm, e.msg);
+			vm_not_up(vm, &e);
 	} else if (ops != NULL && ops->boot != NULL) {
 		if (begin(vm, ops->boot, NULL, on_alive, vm, &e) < 0)
-			vm_down(vm, e.msg);
+			vm_not_up(vm, &e);
 	} else {
 		vm_up(vm);
 	}

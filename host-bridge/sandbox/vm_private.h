@@ -34,7 +34,8 @@ struct vm {
 	void *arg;
 	void (*on_gone)(void *arg);
 	void *gone_arg;
-	struct vmm_call *call; /* the VMM is asked for something */
+	struct vmm_call *call;   /* the VMM is asked for something */
+	char saves_to[PATH_MAX]; /* … to save the guest there; or "" */
 	void (*on_called)(const struct err *e, void *arg);
 	void *called_arg;
 };
@@ -45,7 +46,7 @@ struct vm *vm_create(struct ev_loop *loop, const char *id, const struct vm_handl
 void vm_watch(struct vm *vm, struct vm_process *p);
 void vm_up(struct vm *vm);                            /* all is there: tell */
 void vm_down(struct vm *vm, const char *why);         /* something is not: tell, once */
-void vm_failed(struct vm *vm, const struct err *why); /* the same */
+void vm_not_up(struct vm *vm, const struct err *why); /* likewise, why it could not start */
 
 /* vm_calls.c: its processes run: let the guest come to life. vm_up or vm_down follows. */
 void vm_enliven(struct vm *vm);

@@ -285,7 +285,7 @@ static int open_listener(const struct vm_command *c, struct err *e)
 	if (fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0 &&
 	    listen(fd, SOMAXCONN) == 0)
 		return fd;
-	err_errno(e, ERR_LAUNCHER_FAILED, errno, "a VM's monitor");
+	err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno, "a VM's monitor");
 	if (fd >= 0)
 		close(fd);
 	return -2;
