@@ -97,8 +97,8 @@ static void jail(struct vm_command *c, const struct launcher_request *r)
 		vm_command_jail(c, r->template.kernel);
 		vm_command_jail(c, r->template.initrd);
 	}
-	if (r->root != NULL)
-		vm_command_jail(c, r->root);
+	if (r->template.root[0] != '\0')
+		vm_command_jail(c, r->template.root);
 	vm_command_jail_writable(c, r->memory);
 	for (size_t i = 0; i < sizeof(needs) / sizeof(*needs); i++)
 		if (access(needs[i], F_OK) == 0)
@@ -186,7 +186,8 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	snprintf(plan->memory, sizeof(plan->memory), "%s", r->memory);
 	snprintf(plan->restore, sizeof(plan->restore), "%s",
 	         r->restore != NULL ? r->restore : "");
-	if (geteuid() == 0 && !host->kvm) /* nobody may not open /dev/kvm */
+	c->kvm = host->kvm;
+	if (geteuid() == 0)
 		jail(c, r);
 	if (r->restore != NULL)
 		start_at_once(plan);

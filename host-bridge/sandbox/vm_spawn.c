@@ -169,19 +169,21 @@ static void show_in_jail(const char *host_path, unsigned long extra_flags)
 		die(at);
 }
 
-/* A node of its own: who may open the host's is the host's affair. */
-static void setup_kvm(const struct vm_command *c)
+/* Nodes of its own: who may open the host's is the host's affair. */
+static void setup_devices(const struct vm_command *c)
 {
+	static const char *const names[] = {"/dev/kvm", "/dev/urandom"};
 	struct stat st;
 	if (!c->kvm)
 		return;
-	if (stat("/dev/kvm", &st) < 0)
-		die("/dev/kvm");
 	if (mkdir("dev", 0755) < 0 ||
-	    mount("tmpfs", "dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=4k") < 0 ||
-	    mknod("dev/kvm", S_IFCHR | 0600, st.st_rdev) < 0 ||
-	    chown("dev/kvm", c->uid, c->uid) < 0)
-		die("dev/kvm");
+	    mount("tmpfs", "dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=4k") < 0)
+		die("dev");
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+		if (stat(names[i], &st) < 0 ||
+		    mknod(names[i] + 1, S_IFCHR | 0600, st.st_rdev) < 0 ||
+		    chown(names[i] + 1, c->uid, c->uid) < 0)
+			die(names[i]);
 }
 
 /* What a dynamically linked program needs of this host. */
@@ -203,7 +205,7 @@ static void setup_jail(const struct vm_command *c)
 			show_in_jail(libraries[i], MS_RDONLY);
 	if (c->writable != NULL)
 		show_in_jail(c->writable, 0);
-	setup_kvm(c);
+	setup_devices(c);
 	if (chroot(".") < 0 || chdir("/") < 0)
 		die("chroot");
 }

@@ -26,7 +26,7 @@ struct vm_command {
 
 	bool says_ready;      /* writes "ready" on its output; the next one waits for it */
 	unsigned namespaces;  /* CLONE_NEW*; with NEWPID and NEWNS its /proc is its own */
-	bool kvm;             /* a jail with /dev/kvm in it, which the process may open */
+	bool kvm;             /* its jail has a /dev/kvm and a /dev/urandom of its own */
 	bool fixed_addresses; /* no address space randomisation */
 	int cpu;              /* the only CPU it runs on, plus 1; 0: any */
 	uid_t uid;            /* whom to become when started by root; 0: nobody else */

@@ -1,0 +1,94 @@
+/* What the launcher of QEMU plans: with KVM and without it, for root and for others. */
+#include <string.h>
+#include <unistd.h>
+
+#include "host-bridge/sandbox/launcher.h"
+#include "tests/suite_fixture.h"
+
+static struct vm_plan plan;
+static struct launcher_host host;
+static struct launcher_request request;
+static struct err e;
+
+static void setup(void)
+{
+	memset(&plan, 0, sizeof(plan));
+	memset(&request, 0, sizeof(request));
+	host = (struct launcher_host){.rootfs_dir = "/rootfs"};
+	request.id = "sb-1";
+	request.dir = "/state/vm/1";
+	request.memory = "/memory/1";
+	request.cgroup = "/cgroup/1";
+	request.uid = 70007;
+	request.vcpus = 2;
+	request.memory_mib = 256;
+	strcpy(request.template.kernel, "/rootfs/vmlinux");
+	strcpy(request.template.initrd, "/rootfs/base.cpio");
+}
+
+static void teardown(void)
+{
+	vm_plan_free(&plan);
+}
+
+static bool has_word(const struct vm_command *c, const char *word)
+{
+	for (unsigned i = 0; i < c->argc; i++)
+		if (strcmp(c->argv[i], word) == 0)
+			return true;
+	return false;
+}
+
+static const struct vm_command *make_plan(void)
+{
+	int rc = launcher_plan(&launcher_qemu, &host, &request, &plan, &e);
+	ck_assert_msg(rc == 0, "%s", e.msg);
+	ck_assert_uint_eq(plan.count, 2);
+	return &plan.command[1];
+}
+
+START_TEST(root_locks_it_up_with_kvm_and_without)
+{
+	host.kvm = _i == 1;
+	const struct vm_command *c = make_plan();
+	ck_assert(has_word(c, host.kvm ? "kvm" : "tcg"));
+	ck_assert_int_eq(c->kvm, host.kvm);
+	ck_assert_uint_gt(c->jailc, 0);
+	ck_assert_str_eq(c->writable, "/memory/1");
+	ck_assert_uint_eq(c->uid, 70007);
+	ck_assert(has_word(&plan.command[0], "70007"));
+	ck_assert_uint_eq(plan.uid, 70007);
+}
+END_TEST
+
+START_TEST(others_start_it_as_they_are)
+{
+	ck_assert_int_eq(seteuid(VM_UID), 0);
+	const struct vm_command *c = make_plan();
+	ck_assert_int_eq(seteuid(0), 0);
+	ck_assert_uint_eq(c->jailc, 0);
+	ck_assert_uint_eq(c->uid, 0);
+}
+END_TEST
+
+START_TEST(its_cgroup_is_bounded_by_what_the_vm_has)
+{
+	make_plan();
+	ck_assert_str_eq(plan.cgroup, "/cgroup/1");
+	ck_assert(!plan.enters_cgroup);
+	ck_assert_uint_eq(plan.size.memory_mib, 256);
+	ck_assert_uint_eq(plan.size.vcpus, 2);
+}
+END_TEST
+
+int main(void)
+{
+	TCase *t = tcase_create("launcher_qemu");
+	tcase_add_checked_fixture(t, setup, teardown);
+	if (geteuid() == 0) {
+		tcase_add_loop_test(t, root_locks_it_up_with_kvm_and_without, 0, 2);
+		tcase_add_test(t, others_start_it_as_they_are);
+	}
+	tcase_add_test(t, its_cgroup_is_bounded_by_what_the_vm_has);
+	return run_suite("launcher_qemu", t) != 0;
+}
