@@ -10,7 +10,8 @@
 #include "proto/limits.h"
 
 static const struct launcher *const launchers[] = {
-    &launcher_firecracker, &launcher_qemu, &launcher_local, &launcher_uml, &launcher_attach,
+    &launcher_firecracker, &launcher_cloud_hypervisor, &launcher_qemu,
+    &launcher_local,       &launcher_uml,              &launcher_attach,
 };
 
 const struct launcher *launcher_at(unsigned n)
@@ -164,9 +165,28 @@ int launcher_device(const struct launcher_request *r, struct vm_plan *plan, stru
 	return 0;
 }
 
+int launcher_told(const struct launcher_request *r, const char *room, const char *api,
+                  const char *vsock, struct vm_plan *plan, struct err *e)
+{
+	char path[108];
+	plan->endpoint.kind = TRANSPORT_HYBRID;
+	plan->endpoint.port = AGENT_PORT;
+	if (launcher_socket(plan->endpoint.path, room, vsock, e) < 0 ||
+	    launcher_socket(path, room, api, e) < 0)
+		return -1;
+	plan->boot.vcpus = r->vcpus;
+	plan->boot.memory_mib = r->memory_mib;
+	if (r->restore != NULL) {
+		snprintf(plan->restore, sizeof(plan->restore), "%s", r->restore);
+		return 0;
+	}
+	snprintf(plan->boot.kernel, sizeof(plan->boot.kernel), "%s", r->template.kernel);
+	snprintf(plan->boot.initrd, sizeof(plan->boot.initrd), "%s", r->template.initrd);
+	return 0;
+}
+
 void launcher_disks(const struct launcher_request *r, struct vm_plan *plan)
 {
-	snprintf(plan->boot.root, sizeof(plan->boot.root), "%s",
-	         r->root != NULL ? r->root : "");
+	snprintf(plan->boot.root, sizeof(plan->boot.root), "%s", r->template.root);
 	plan->boot.disk_mib = r->disk_mib;
 }

@@ -21,10 +21,9 @@ struct launcher_host {
 };
 
 struct launcher_request {
-	const char *id, *dir; /* the VM's directory, absolute */
-	struct template template;
+	const char *id, *dir;     /* the VM's directory, absolute */
+	struct template template; /* to restore: its root alone */
 	unsigned vcpus, memory_mib;
-	const char *root;              /* the image that is its root, or NULL */
 	unsigned disk_mib;             /* its own disk; 0: none */
 	const struct endpoint *attach; /* for the launcher `attach` alone */
 	const char *memory;            /* the file that is to be its RAM, absolute */
@@ -78,13 +77,17 @@ unsigned launcher_host_cpus(void); /* that this process may use */
 int launcher_device(const struct launcher_request *r, struct vm_plan *plan, struct err *e);
 /* The disks that `r` asks for, for `plan`. */
 void launcher_disks(const struct launcher_request *r, struct vm_plan *plan);
+/* For a VMM that is told in `room`, through the socket `api` there, what to boot or to restore,
+ * and whose vsock is the socket `vsock` there. */
+int launcher_told(const struct launcher_request *r, const char *room, const char *api,
+                  const char *vsock, struct vm_plan *plan, struct err *e);
 /* `dir`/`name` as a socket's path. ERR_LAUNCHER_FAILED when it is too long for one. */
 int launcher_socket(char out[108], const char *dir, const char *name, struct err *e);
 /* The path of `program`, without symbolic links; looked for on PATH when it has no slash.
  * ERR_LAUNCHER_FAILED when it is not there or not executable. */
 int launcher_program(const char *program, char out[PATH_MAX], struct err *e);
 
-extern const struct launcher launcher_firecracker, launcher_qemu, launcher_local, launcher_uml,
-    launcher_attach;
+extern const struct launcher launcher_firecracker, launcher_cloud_hypervisor, launcher_qemu,
+    launcher_local, launcher_uml, launcher_attach;
 
 #endif

@@ -53,7 +53,7 @@ static void jail(struct vm_command *c, const char *program, const char *base, ui
 static int plan(const struct launcher_host *host, const struct launcher_request *r,
                 struct vm_plan *plan, struct err *e)
 {
-	char program[PATH_MAX], name[PATH_MAX], room[2 * PATH_MAX], api[108];
+	char program[PATH_MAX], name[PATH_MAX], room[2 * PATH_MAX];
 	struct vm_command *c = &plan->command[plan->count++];
 	(void)host;
 	if (r->vcpus > FIRECRACKER_VCPUS_MAX)
@@ -71,21 +71,8 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	}
 	vm_command_arg(c, "--api-sock");
 	vm_command_arg(c, FIRECRACKER_API);
-	plan->endpoint.kind = TRANSPORT_HYBRID;
-	plan->endpoint.port = AGENT_PORT;
-	if (launcher_socket(plan->endpoint.path, room, FIRECRACKER_VSOCK, e) < 0 ||
-	    launcher_socket(api, room, FIRECRACKER_API, e) < 0)
-		return -1;
 	plan->vmm = &vmm_firecracker;
-	if (r->restore != NULL) {
-		snprintf(plan->restore, sizeof(plan->restore), "%s", r->restore);
-		return 0;
-	}
-	snprintf(plan->boot.kernel, sizeof(plan->boot.kernel), "%s", r->template.kernel);
-	snprintf(plan->boot.initrd, sizeof(plan->boot.initrd), "%s", r->template.initrd);
-	plan->boot.vcpus = r->vcpus;
-	plan->boot.memory_mib = r->memory_mib;
-	return 0;
+	return launcher_told(r, room, FIRECRACKER_API, FIRECRACKER_VSOCK, plan, e);
 }
 
 const struct launcher launcher_firecracker = {

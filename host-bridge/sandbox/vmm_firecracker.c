@@ -11,9 +11,9 @@
 #include "proto/limits.h"
 
 #define GUEST_CID 3 /* of no meaning: each VM's vsock is its own */
-#define BOOT_ARGUMENTS                                                        \
-	"console=ttyS0 quiet reboot=k panic=-1 pci=off psi=0 init_on_alloc=0" \
-	" random.trust_cpu=on cryptomgr.notests i8042.noaux i8042.nomux i8042.dumbkbd"
+#define BOOT_ARGUMENTS                               \
+	"console=ttyS0 reboot=k pci=off i8042.noaux" \
+	" i8042.nomux i8042.dumbkbd" VMM_BOOT_ARGUMENTS
 
 /* Names in the room. Saved ones are others than those shown: a snapshot is not written over. */
 #define KERNEL "kernel"

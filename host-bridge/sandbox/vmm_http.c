@@ -15,6 +15,8 @@
 #define DIAL_AGAIN_S \
 	.003 /* a VMM that was just started makes its socket within this few times */
 
+#define WHY_MAX 128 /* of what it says, bytes */
+
 struct vmm_http {
 	struct ev_loop *loop;
 	struct sockaddr_un to;
@@ -126,14 +128,34 @@ static const llhttp_settings_t settings = {
 
 static void begin_step(struct vmm_http *h);
 
+static const char *text(const json_t *value)
+{
+	const char *text = json_string_value(value);
+	return text != NULL ? text : "";
+}
+
+/* Firecracker gives one reason; Cloud Hypervisor a chain of them, of which the first ones
+ * repeat what was asked, and sometimes a trace on lines of its own. */
+static void explain(const json_t *answer, char out[WHY_MAX])
+{
+	size_t n = json_array_size(answer);
+	const char *before = n > 1 ? text(json_array_get(answer, n - 2)) : "";
+	const char *why = n > 0 ? text(json_array_get(answer, n - 1))
+	                        : text(json_object_get(answer, "fault_message"));
+	snprintf(out, WHY_MAX, "%s%s%s", before, before[0] != '\0' ? ": " : "",
+	         why[0] != '\0' ? why : "no reason given");
+	out[strcspn(out, "\r\n")] = '\0';
+}
+
 static void on_answer(struct vmm_http *h)
 {
 	unsigned status = h->parser.status_code;
+	char why[WHY_MAX];
 	json_t *answer = json_loadb(h->body, h->body_len, 0, NULL);
-	const char *why = json_string_value(json_object_get(answer, "fault_message"));
 
+	explain(answer, why);
 	if (status < 200 || status > 299)
-		fail(h, "refuses: ", why != NULL ? why : "no reason given");
+		fail(h, "refuses: ", why);
 	else if (++h->at == h->script.count)
 		finish(h, answer, NULL);
 	else

@@ -86,7 +86,7 @@ void room_path(const struct vmm_call *c, const char *name, char out[PATH_MAX])
 	snprintf(out, PATH_MAX, "%.*s/%s", PATH_MAX - 64, c->room, name);
 }
 
-static void saved_path(const struct vmm_call *c, const char *file, char out[PATH_MAX])
+void room_saved(const struct vmm_call *c, const char *file, char out[PATH_MAX])
 {
 	snprintf(out, PATH_MAX, "%.*s/%s", PATH_MAX - 64, c->snapshot, file);
 }
@@ -126,7 +126,7 @@ int room_show(const struct vmm_call *c, const char *path, const char *name, stru
 int room_show_saved(const struct vmm_call *c, const char *file, const char *name, struct err *e)
 {
 	char path[PATH_MAX];
-	saved_path(c, file, path);
+	room_saved(c, file, path);
 	return room_show(c, path, name, e);
 }
 
@@ -135,7 +135,7 @@ int room_move(const struct vmm_call *c, const char *name, const char *file, stru
 	char from[PATH_MAX], to[PATH_MAX];
 	struct stat st;
 	room_path(c, name, from);
-	saved_path(c, file, to);
+	room_saved(c, file, to);
 	if (rename(from, to) < 0)
 		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "a snapshot's %s", file);
 	int fd = open(to, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

@@ -71,6 +71,7 @@ int room_hide(struct vmm_call *c, struct err *e);
 /* ---- for what is run by room_work; 0, or -1 with `e` ---- */
 
 void room_path(const struct vmm_call *c, const char *name, char out[PATH_MAX]);
+void room_saved(const struct vmm_call *c, const char *file, char out[PATH_MAX]);
 /* Under that name it sees `path`, which it must not be able to change. Only before the guest
  * has run: the room is as it was made. */
 int room_show(const struct vmm_call *c, const char *path, const char *name, struct err *e);
