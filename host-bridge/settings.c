@@ -116,7 +116,7 @@ static int set_log_format(struct settings *c, const char *value)
 }
 
 #define SHORT_PATH "a path of 1 to 255 bytes"
-#define LAUNCHERS "firecracker, qemu, uml, local or attach"
+#define LAUNCHERS "firecracker, cloud-hypervisor, qemu, uml, local or attach"
 #define LEVELS "error, warn, info or debug"
 static const struct setting settings[] = {
     {"listen", set_listen, "ADDR",
