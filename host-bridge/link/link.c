@@ -255,7 +255,7 @@ struct link *link_create_behind(struct link_gate *g, bool urgent, struct ev_loop
 	}
 	l->loop = loop;
 	l->pass = (struct link_pass){.gate = g, .urgent = urgent};
-	l->to = *to;
+	l->to = to;
 	l->fd = -1;
 	l->connect_ms = deadline_ms;
 	l->connect_due = link_clock() + deadline_ms / 1e3;
@@ -285,8 +285,8 @@ int link_open(struct link *l, Sandgate__Open *open, unsigned deadline_ms,
 {
 	Sandgate__HostFrame f = SANDGATE__HOST_FRAME__INIT;
 	open->protocol_version = PROTOCOL_VERSION;
-	open->token.data = (uint8_t *)l->to.token;
-	open->token.len = strlen(l->to.token);
+	open->token.data = (uint8_t *)(uintptr_t)l->to->token;
+	open->token.len = strlen(l->to->token);
 	f.body_case = SANDGATE__HOST_FRAME__BODY_OPEN;
 	f.open = open;
 	l->open_size = frame_size(&f.base);

@@ -43,7 +43,8 @@ struct link_handlers {
 
 /* Start connecting, and try again with backoff until deadline_ms is over: the guest may still
  * be booting. NULL with err only when nothing could be started. The handlers are given
- * later, by link_open. */
+ * later, by link_open. `to` outlives the link and is read at each try: it may
+ * change meanwhile. */
 struct link *link_create(struct ev_loop *loop, const struct endpoint *to, unsigned deadline_ms,
                          struct err *e);
 /* The same, but wait in line until the gate has room, or end with ERR_QUOTA_EXCEEDED. It counts

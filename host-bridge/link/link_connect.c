@@ -95,7 +95,7 @@ void link_connect(struct link *l)
 	unsigned one_try = CONNECT_TRY_MS;
 	if (left_ms < CONNECT_TRY_MS)
 		one_try = left_ms > 1 ? (unsigned)left_ms : 1;
-	l->connecting = transport_connect(l->loop, &l->to, one_try, on_connected, l, &l->last);
+	l->connecting = transport_connect(l->loop, l->to, one_try, on_connected, l, &l->last);
 	if (l->connecting == NULL)
 		link_connect_later(l);
 }

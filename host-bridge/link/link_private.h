@@ -16,7 +16,7 @@ enum link_state { CONNECTING, READY, OPENING, OPEN, ENDED, LINGERING };
 
 struct link {
 	struct ev_loop *loop;
-	struct endpoint to;
+	const struct endpoint *to; /* the creator's */
 	enum link_state state;
 	int fd;
 	ev_io io;

@@ -1,12 +1,17 @@
 """Snapshots that the owner of an attached VM takes by itself: prepare, and resumed."""
 import os
+import shutil
+import subprocess
 import threading
 import time
 
 import pytest
 
+from bridge import PROGRAM
 from client import Client, Collected, Sandbox, until
+from conftest import need
 from meddler import Agent
+from own_vm import VM
 
 
 @pytest.fixture
@@ -189,6 +194,34 @@ def test_only_attached_sandboxes_have_brackets(farm, local):
         assert local.client.post(f"/v1/sandboxes/sb-none/{action}", body).status == 404
 
 
+def test_a_member_brackets_its_workspaces_sandboxes_and_names_no_endpoint(farm):
+    bridge = farm.new("local")
+    tokens = bridge.directory / "tokens"
+    tokens.touch()
+    bridge.flags = ("--token-file", str(tokens))
+    client = {name: Client(bridge.client.address, subprocess.run(
+        [PROGRAM, "token", "add", "--token-file", tokens, "--workspace", workspace, "--role", role],
+        check=True, capture_output=True, text=True).stdout.strip())
+        for name, workspace, role in (("boss", "a", "admin"), ("member", "a", "member"),
+                                      ("stranger", "b", "member"))}
+    bridge.client = client["boss"]
+    bridge.start()
+    agent = Agent(bridge.attach)
+    try:
+        box = attach(client["boss"], agent.path)
+        assert client["stranger"].post(box.path + "/prepare").status == 404
+        own = Sandbox(client["member"], {"id": box.id})
+        generation = prepare(own)
+        refused(own.client.post(own.path + "/resumed", {
+            "generation": generation, "role": "same",
+            "attach": {"transport": "unix", "path": agent.path}}), 403, "auth.forbidden", "attach")
+        resumed(own, generation)
+        box.delete()
+    finally:
+        bridge.stop()
+        agent.stop()
+
+
 def test_the_guest_may_go_on_at_another_endpoint(attached):
     """What a copy that replaces its original does. One that cannot be reached changes nothing."""
     generation = prepare(attached)
@@ -260,3 +293,85 @@ def test_its_events_are_told(attached):
     stream.close()
     assert [(e.name, e.data["detail"]) for e in seen] == [
         ("prepared", None), ("resumed", "same"), ("prepared", None), ("resumed", "clone")]
+
+
+# ---- real guests, that the test runs and saves as their owner ----
+
+@pytest.fixture
+def owned(farm):
+    """A bridge that only attaches, and a virtual machine that is not its own."""
+    need("qemu")
+    bridge = farm.bridge("local")
+    directory = bridge.attach / "vms"
+    directory.mkdir()
+    vms = []
+
+    def boot(state=None):
+        vms.append(VM(directory / str(len(vms)), state))
+        return vms[-1]
+    yield bridge.client, boot, directory
+    for vm in vms:
+        vm.stop()
+    shutil.rmtree(directory)
+
+
+def endpoint(vm):
+    return {"transport": "hybrid", "path": str(vm.vsock)}
+
+
+def attach_booting(client, vm):
+    def attached():
+        reply = client.post("/v1/sandboxes", {"attach": endpoint(vm), "ttl_seconds": 600})
+        return reply.json if reply.status == 201 else None
+    return Sandbox(client, until(attached, 60, "the agent's answer"))
+
+
+def test_a_guest_saved_by_its_owner_goes_on_and_its_clone_is_one_of_its_own(owned):
+    client, boot, directory = owned
+    vm, state = boot(), directory / "state"
+    box = attach_booting(client, vm)
+    box.out("echo 42 > /dev/shm/answer")
+    detached = box.start("sleep 300", timeout_seconds=None)["exec_id"]
+    buffered = in_thread(lambda: box.run("echo begun; sleep 20; echo end", exec_id="across",
+                                         timeout_seconds=60))
+    until(lambda: running(box, "across"), 20)
+    generation = prepare(box)
+    vm.save(state)
+    vm.plug()
+    assert resumed(box, generation)["failed"] == []
+    clone = attach(client, boot(state).vsock, "hybrid")
+    early = clone.send("hostname; cat /dev/shm/answer; echo $WHO; date +%s")
+    told = resumed(clone, generation, "clone", hostname="clone-1", env={"WHO": "clone"},
+                   wall_clock="2030-01-01T01:00:00+01:00")
+    assert told == {"generation": generation + 1, "failed": []}
+    said = early.reply().json["stdout"].split()
+    assert said[:3] == ["clone-1", "42", "clone"]
+    assert 0 <= int(said[3]) - 1893456000 < 30, said
+    assert box.out("hostname; echo $WHO").split() != ["clone-1", "clone"]
+    names = [b.out("cat /proc/sys/kernel/random/uuid /proc/sys/kernel/random/boot_id")
+             for b in (box, clone)]
+    assert not set(names[0].split()) & set(names[1].split())
+    assert running(clone, detached) and running(box, detached)
+    assert not running(clone, "across")
+    result = buffered()
+    assert (result["outcome"], result["stdout"]) == ("exited", "begun\nend\n")
+    for b in (box, clone):
+        b.delete()
+
+
+def test_a_guest_that_is_moved_goes_on_at_its_new_endpoint(owned):
+    """Saved, ended, and restored under another socket: its callers wait, and notice nothing."""
+    client, boot, directory = owned
+    vm, state = boot(), directory / "state"
+    box = attach_booting(client, vm)
+    stream = box.stream("for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.5; done",
+                        timeout_seconds=60)
+    seen, rest = first_output(stream)
+    generation = prepare(box)
+    vm.save(state)
+    vm.stop()
+    resumed(box, generation, "same", attach=endpoint(boot(state)))
+    all = Collected(seen + list(rest))
+    assert (all.stdout, all.gaps) == ("1\n2\n3\n4\n5\n6\n7\n8\n", [])
+    assert all.result["exit_code"] == 0
+    box.delete()

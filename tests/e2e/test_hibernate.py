@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from client import Sandbox, until
+from client import until
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +101,17 @@ def test_an_idle_persistent_sandbox_hibernates_and_the_next_request_wakes_it(qem
 def test_a_restarted_bridge_wakes_what_the_one_before_has_hibernated(farm):
     bridge = farm.new("qemu").start()
     try:
-        box = bridge.client.create(ttl_seconds=600)
-        box.out("echo kept > /tmp/kept")
-        hibernate(box)
-        bridge.process.kill()
-        bridge.process.wait()
+        boxes = [bridge.client.create(ttl_seconds=600) for _ in range(2)]
+        assert [b.info["boot_mode"] for b in boxes] == ["boot", "restore"]
+        for box in boxes:
+            box.out("echo kept > /tmp/kept")
+            hibernate(box)
+        bridge.kill()
         bridge.start()
-        box = Sandbox(bridge.client, {"id": box.id})
-        assert box.status() == "hibernated"
-        assert box.out("cat /tmp/kept") == "kept\n"
-        box.delete()
+        for box in boxes:
+            assert box.status() == "hibernated"
+            assert box.out("cat /tmp/kept") == "kept\n"
+            box.delete()
     finally:
         bridge.stop()
 
