@@ -164,13 +164,14 @@ static int start(struct agent *a, struct err *e)
 	if ((a->idle = idle_create(a->loop)) == NULL)
 		return err_set(e, ERR_INTERNAL, "out of memory");
 	if ((a->tree = cgroup_tree_create(a->loop, a->idle, e)) == NULL ||
-	    (a->spawner = spawner_create(a->loop, e)) == NULL ||
+	    (a->workers = workers_create(a->loop, e)) == NULL ||
+	    (a->spawner = spawner_create(a->workers, e)) == NULL ||
 	    (a->table = exec_table_create(a->loop, a->config, a->idle, a->tree, a->spawner,
 	                                  output_budget(), e)) == NULL)
 		return -1;
 	if ((a->sessions = session_set_create(a, a->loop)) == NULL)
 		return err_set(e, ERR_INTERNAL, "out of memory");
-	a->snapshot = snapshot_create(a->loop, a->config, a->table, a->sessions, e);
+	a->snapshot = snapshot_create(a->loop, a->config, a->table, a->sessions, a->workers, e);
 	if (a->snapshot == NULL)
 		return -1;
 	agent_learn_features(a);
@@ -205,8 +206,8 @@ void agent_destroy(struct agent *a)
 	session_set_destroy(a->sessions);
 	snapshot_destroy(a->snapshot);
 	exec_table_destroy(a->table);
-	if (a->spawner != NULL)
-		spawner_destroy(a->spawner);
+	workers_destroy(a->workers);
+	spawner_destroy(a->spawner);
 	if (a->tree != NULL)
 		cgroup_tree_destroy(a->tree);
 	idle_destroy(a->idle);

@@ -253,6 +253,7 @@ static void on_spawned(const struct spawn_result *r, void *arg)
 		ev_io_set(&x->leader, r->pidfd, EV_READ);
 		ev_io_start(x->env->loop, &x->leader);
 		exec_arm_limits(x);
+		idle_exec_started(x->env->idle);
 	}
 	exec_request_spent(&x->req);
 	exec_step(x);

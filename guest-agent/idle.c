@@ -3,9 +3,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Execs are at rest when none ended for so long, and none began (seconds). */
+/* Execs are at rest when none ended for so long, none runs its program only since then, and
+ * none is being started, which takes long where all code runs for the first time (seconds). */
 #define AFTER_END_S 0.005
 #define AFTER_START_S 0.05
+#define AFTER_BEGIN_S 0.3
 #define BETWEEN_PIECES_S 0.0001
 #define CLOSING_MAX 16
 
@@ -84,6 +86,11 @@ void idle_remove(struct idle *i, struct idle_task *t)
 }
 
 void idle_exec_began(struct idle *i)
+{
+	start_after(i, AFTER_BEGIN_S);
+}
+
+void idle_exec_started(struct idle *i)
 {
 	start_after(i, AFTER_START_S);
 }

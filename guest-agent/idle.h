@@ -26,9 +26,10 @@ void idle_destroy(struct idle *i);
 void idle_add(struct idle *i, struct idle_task *t);
 void idle_remove(struct idle *i, struct idle_task *t);
 
-/* An exec begins, or one has ended or left work: idle time starts some moments later, more
- * after a beginning, since that takes longer to settle. */
+/* An exec begins, its program runs, or one has ended or left work: idle time starts some
+ * moments later, more after a beginning, since that takes longer to settle. */
 void idle_exec_began(struct idle *i);
+void idle_exec_started(struct idle *i);
 void idle_exec_ended(struct idle *i);
 
 /* Close `fd`, which no watcher uses: in idle time, or now when too many wait already. */

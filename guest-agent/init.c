@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "guest-agent/init_parts.h"
+#include "guest-agent/renew.h"
 #include "proto/log.h"
 
 #define MODULES_LIST "/etc/sandgate/modules"
@@ -190,6 +191,7 @@ void init_setup(void)
 	setup_links();
 	set_hostname();
 	set_machine_id();
+	renew_get_ready();
 	bring_lo_up();
 }
 

@@ -160,53 +160,90 @@ void renewal_free(struct renewal *r)
 /* ---- files ---- */
 
 /* In place, and cut to its length afterwards: whoever reads meanwhile finds no empty file. */
-static int write_text(const char *path, const char *text)
+static int overwrite(int fd, const char *text)
 {
 	size_t len = strlen(text);
-	int fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+	struct stat st;
 
 	if (fd < 0)
 		return -1;
-	bool done = pwrite(fd, text, len, 0) == (ssize_t)len &&
-	            ftruncate(fd, (off_t)len) == 0 && fchmod(fd, 0644) == 0;
+	bool done = fstat(fd, &st) == 0 && pwrite(fd, text, len, 0) == (ssize_t)len &&
+	            (st.st_size <= (off_t)len || ftruncate(fd, (off_t)len) == 0);
 	int saved = errno;
 	close(fd);
 	errno = saved;
 	return done ? 0 : -1;
 }
 
-/* Let `path` read as `text` by a file of ours that is mounted over it; an earlier clone has
- * perhaps done so already. */
+static int create(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+
+	if (fd >= 0)
+		fchmod(fd, 0644); /* whatever the umask */
+	return overwrite(fd, text);
+}
+
+/* A plain file that has no other name. */
+static int open_plain(const char *path)
+{
+	struct stat st;
+	int fd = open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+
+	if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 1))
+		return fd;
+	close(fd);
+	errno = ELOOP;
+	return -1;
+}
+
+/* Let `path` read as `text` by a file of ours that is mounted over it; init, or an earlier
+ * clone, has perhaps done so already. */
 static int cover(const char *path, const char *text)
 {
 	char ours[128];
 	struct stat theirs, own;
 
 	snprintf(ours, sizeof(ours), RUN_DIR "/%s", strrchr(path, '/') + 1);
-	mkdir(RUN_DIR, 0755);
-	if (lstat(path, &theirs) < 0 || write_text(ours, text) < 0 || stat(ours, &own) < 0)
+	if (lstat(path, &theirs) < 0)
 		return -1;
-	if (theirs.st_dev == own.st_dev && theirs.st_ino == own.st_ino)
-		return 0;
+	if (lstat(ours, &own) == 0 && theirs.st_dev == own.st_dev &&
+	    theirs.st_ino == own.st_ino)
+		return overwrite(open_plain(ours), text);
 	if (!S_ISREG(theirs.st_mode)) {
 		errno = ELOOP;
 		return -1;
 	}
-	return mount(ours, path, NULL, MS_BIND, NULL);
+	mkdir(RUN_DIR, 0755);
+	return create(ours, text) == 0 ? mount(ours, path, NULL, MS_BIND, NULL) : -1;
 }
 
-/* A new file takes the name, so that no symbolic link is followed; where there can be none
- * (a read-only root, something mounted there), it is covered. */
+/* What is a plain file is written to. Else a new file takes the name, so that no symbolic
+ * link is followed; where there can be none (a read-only root), it is covered. */
 static int replace(const char *path, const char *text)
 {
 	char fresh[128];
 
+	if (overwrite(open_plain(path), text) == 0)
+		return 0;
 	snprintf(fresh, sizeof(fresh), "%s.sandgate", path);
 	unlink(fresh);
-	if (write_text(fresh, text) == 0 && rename(fresh, path) == 0)
+	if (create(fresh, text) == 0 && rename(fresh, path) == 0)
 		return 0;
 	unlink(fresh);
 	return cover(path, text);
+}
+
+void renew_get_ready(void)
+{
+	char text[64] = "";
+	int fd = open(BOOT_ID_FILE, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
+
+	if (fd >= 0)
+		close(fd);
+	if (n <= 0 || cover(BOOT_ID_FILE, text) < 0)
+		log_warn("renew", NULL, "boot id: %s", strerror(errno));
 }
 
 /* ---- the steps ---- */
@@ -350,9 +387,8 @@ static const struct {
     [RENEW_NAME_SERVERS] = {"name_servers", name_servers_are_due, set_name_servers, false},
 };
 
-int renew(const void *renewal)
+int renew(const struct renewal *r)
 {
-	const struct renewal *r = renewal;
 	int failed = 0;
 
 	for (int i = 0; i < RENEW_STEPS; i++) {

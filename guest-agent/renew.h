@@ -1,7 +1,7 @@
 /*
  * What a Resume makes of the machine: fresh entropy, the right time, and for a clone names
  * and a network of its own. renewal_parse() checks the message in the loop; renew() touches
- * the machine, in a helper child, since files may hang. snapshot.c calls both.
+ * the machine, in a worker's thread, since files may hang. snapshot.c calls both.
  */
 #ifndef SANDGATE_RENEW_H
 #define SANDGATE_RENEW_H
@@ -46,10 +46,13 @@ struct renewal {
 struct renewal *renewal_parse(const Sandgate__Resume *m, struct err *e);
 void renewal_free(struct renewal *r); /* NULL is fine */
 
-/* Carry it out, for a helper: a `struct renewal` in, out a set of 1 << enum renew_step, those
- * that failed, each of which was logged. A clone without its entropy stops there. The
- * environment is not the machine's, and not touched. */
-int renew(const void *renewal);
+/* Before there can be a clone, as init: what one would have to make is made, so that a
+ * restored guest, where all that runs first runs slowly, has less to do. */
+void renew_get_ready(void);
+/* Carry it out. Returns a set of 1 << enum renew_step, those that failed, each of which was
+ * logged. A clone without its entropy stops there. The environment is not the machine's, and
+ * not touched. */
+int renew(const struct renewal *r);
 
 const char *renew_step_name(enum renew_step step);
 

@@ -19,6 +19,14 @@ enum state { WORKING, PREPARING, PREPARED, RESUMING };
 
 LIST_HEAD(waiters, snapshot_waiter);
 
+/* A worker has it, for longer perhaps than anybody waits. */
+struct renewing {
+	struct work work;
+	struct snapshot *owner; /* NULL: given up */
+	struct renewal *renewal;
+	int failed; /* as renew() returns it */
+};
+
 struct snapshot {
 	struct ev_loop *loop;
 	struct config *config;
@@ -38,9 +46,10 @@ struct snapshot {
 	bool synced;
 
 	/* Resume */
-	struct helper renew;
+	struct workers *workers;
+	struct renewing *renewing;
+	ev_timer late;   /* until it is given up */
 	ev_timer answer; /* what needs no work is answered from the loop as well */
-	struct renewal *renewal;
 	uint64_t next_generation;
 	enum state came_from;
 	char *failed[RENEW_STEPS + 1]; /* of the last one, for its repetition */
@@ -97,7 +106,7 @@ static void look_at_sessions(struct snapshot *sn)
 	}
 	session_set_close_leaving(sn->sessions);
 	sn->state = PREPARED;
-	log_info("snapshot", NULL, "prepared");
+	log_debug("snapshot", NULL, "prepared");
 	tell(&sn->preparing, NULL);
 }
 
@@ -165,9 +174,8 @@ int snapshot_prepare(struct snapshot *sn, struct snapshot_waiter *w, struct err 
 
 /* ---- Resume ---- */
 
-static void take_env(struct snapshot *sn)
+static void take_env(struct snapshot *sn, const struct renewal *r)
 {
-	const struct renewal *r = sn->renewal;
 	for (size_t i = 0; i < r->env_count; i++) {
 		struct err e = {0};
 		if (config_set(sn->config, "env", r->env[i], &e) == 0)
@@ -189,63 +197,101 @@ static void note_failed(struct snapshot *sn, int failed)
 			sn->failed[sn->failed_count++] = (char *)renew_step_name(i);
 }
 
-static void on_renewed(struct helper *h, int failed)
+static void refuse_clone(struct snapshot *sn, int failed)
 {
-	struct snapshot *sn = (struct snapshot *)((char *)h - offsetof(struct snapshot, renew));
-	bool clone = sn->renewal->clone;
 	struct err e = {0};
 
-	if (clone && (failed < 0 || (failed & 1 << RENEW_ENTROPY))) {
-		if (failed < 0)
-			err_set(&e, ERR_INTERNAL, "the guest could not be renewed in time");
-		else
-			err_field(&e, ERR_INTERNAL, "entropy",
-			          "the kernel took no entropy: the clone would repeat others");
-		sn->state = sn->came_from;
-	} else {
-		note_failed(sn, failed);
-		take_env(sn);
-		if (clone)
-			memcpy(sn->instance, sn->renewal->instance, sizeof(sn->instance));
-		sn->generation = sn->next_generation;
-		sn->state = WORKING;
-		if (clone)
-			session_set_suspend(sn->sessions); /* if nobody said Prepare */
-		exec_table_resume(sn->table, clone);
-		log_info("snapshot", NULL, "resumed as %s, generation %llu",
-		         clone ? "a clone" : "the same", (unsigned long long)sn->generation);
-	}
-	renewal_free(sn->renewal);
-	sn->renewal = NULL;
-	tell(&sn->resuming, e.code != ERR_NONE ? &e : NULL);
+	if (failed < 0)
+		err_set(&e, ERR_INTERNAL, "the guest could not be renewed in time");
+	else
+		err_field(&e, ERR_INTERNAL, "entropy",
+		          "the kernel took no entropy: the clone would repeat others");
+	sn->state = sn->came_from;
+	tell(&sn->resuming, &e);
 }
 
-/* A repetition's answer is known; a renewal without its helper has failed. */
-static void on_answer(struct ev_loop *loop, ev_timer *w, int revents)
+static void on_renewed(struct snapshot *sn, const struct renewal *r, int failed)
 {
-	struct snapshot *sn = w->data;
+	ev_timer_stop(sn->loop, &sn->late);
+	sn->renewing = NULL;
+	if (r->clone && (failed < 0 || (failed & 1 << RENEW_ENTROPY))) {
+		refuse_clone(sn, failed);
+		return;
+	}
+	note_failed(sn, failed);
+	take_env(sn, r);
+	if (r->clone)
+		memcpy(sn->instance, r->instance, sizeof(sn->instance));
+	sn->generation = sn->next_generation;
+	sn->state = WORKING;
+	if (r->clone)
+		session_set_suspend(sn->sessions); /* if nobody said Prepare */
+	exec_table_resume(sn->table, r->clone);
+	log_debug("snapshot", NULL, "resumed as %s, generation %llu",
+	          r->clone ? "a clone" : "the same", (unsigned long long)sn->generation);
+	tell(&sn->resuming, NULL);
+}
+
+static void run_renew(struct work *w, struct worker *me)
+{
+	struct renewing *n = (struct renewing *)w;
+	(void)me;
+
+	n->failed = renew(n->renewal);
+}
+
+static void on_run(struct work *w)
+{
+	struct renewing *n = (struct renewing *)w;
+
+	if (n->owner != NULL)
+		on_renewed(n->owner, n->renewal, n->failed);
+	renewal_free(n->renewal);
+	free(n);
+}
+
+static void on_late(struct ev_loop *loop, ev_timer *t, int revents)
+{
+	struct snapshot *sn = t->data;
 	(void)loop;
 	(void)revents;
 
-	if (sn->state == RESUMING)
-		on_renewed(&sn->renew, -1);
-	else
-		tell(&sn->resuming, NULL);
+	sn->renewing->owner = NULL;
+	on_renewed(sn, sn->renewing->renewal, -1);
 }
 
-static void begin_resume(struct snapshot *sn, struct renewal *r, uint64_t generation)
+/* A repetition's answer is known. */
+static void on_answer(struct ev_loop *loop, ev_timer *t, int revents)
 {
+	struct snapshot *sn = t->data;
+	(void)loop;
+	(void)revents;
+
+	tell(&sn->resuming, NULL);
+}
+
+static int begin_resume(struct snapshot *sn, const Sandgate__Resume *m, struct err *e)
+{
+	struct renewing *n = calloc(1, sizeof(*n));
+
+	if (n == NULL)
+		return err_set(e, ERR_INTERNAL, "out of memory");
+	if ((n->renewal = renewal_parse(m, e)) == NULL) {
+		free(n);
+		return -1;
+	}
+	n->work = (struct work){.run = run_renew, .on_done = on_run};
+	n->owner = sn;
+	n->renewal->may_manage = sn->config->manage_machine;
 	stop_preparing(sn);
 	sn->came_from = sn->state == WORKING ? WORKING : PREPARED;
 	sn->state = RESUMING;
-	sn->renewal = r;
-	sn->next_generation = generation;
-	r->may_manage = sn->config->manage_machine;
+	sn->next_generation = m->generation;
+	sn->renewing = n;
 	session_set_close_dead(sn->sessions);
-	if (helper_start(&sn->renew, renew, r, RENEW_DEADLINE_S) < 0) {
-		log_error("snapshot", NULL, "resume: %s", strerror(errno));
-		start_timer(sn, &sn->answer, 0);
-	}
+	start_timer(sn, &sn->late, RENEW_DEADLINE_S);
+	workers_start(sn->workers, &n->work);
+	return 0;
 }
 
 int snapshot_resume(struct snapshot *sn, const Sandgate__Resume *m, struct snapshot_waiter *w,
@@ -256,14 +302,10 @@ int snapshot_resume(struct snapshot *sn, const Sandgate__Resume *m, struct snaps
 	if (m->generation < sn->generation)
 		return err_set(e, ERR_INVALID_STATE, "this guest is at generation %llu",
 		               (unsigned long long)sn->generation);
-	if (m->generation == sn->generation) {
+	if (m->generation == sn->generation)
 		start_timer(sn, &sn->answer, 0);
-	} else if (sn->state != RESUMING) {
-		struct renewal *r = renewal_parse(m, e);
-		if (r == NULL)
-			return -1;
-		begin_resume(sn, r, m->generation);
-	}
+	else if (sn->state != RESUMING && begin_resume(sn, m, e) < 0)
+		return -1;
 	wait_for(&sn->resuming, w);
 	return 0;
 }
@@ -272,7 +314,7 @@ int snapshot_resume(struct snapshot *sn, const Sandgate__Resume *m, struct snaps
 
 struct snapshot *snapshot_create(struct ev_loop *loop, struct config *config,
                                  struct exec_table *table, struct session_set *sessions,
-                                 struct err *e)
+                                 struct workers *workers, struct err *e)
 {
 	struct snapshot *sn = calloc(1, sizeof(*sn));
 	if (sn == NULL) {
@@ -288,15 +330,16 @@ struct snapshot *snapshot_create(struct ev_loop *loop, struct config *config,
 	sn->config = config;
 	sn->table = table;
 	sn->sessions = sessions;
+	sn->workers = workers;
 	sn->generation = 1;
 	LIST_INIT(&sn->preparing);
 	LIST_INIT(&sn->resuming);
 	helper_init(&sn->sync, loop, on_synced);
-	helper_init(&sn->renew, loop, on_renewed);
 	ev_timer_init(&sn->look, on_look, 0, 0);
 	ev_timer_init(&sn->unheard, on_unheard, 0, 0);
+	ev_timer_init(&sn->late, on_late, 0, 0);
 	ev_timer_init(&sn->answer, on_answer, 0, 0);
-	sn->look.data = sn->unheard.data = sn->answer.data = sn;
+	sn->look.data = sn->unheard.data = sn->late.data = sn->answer.data = sn;
 	return sn;
 }
 
@@ -305,11 +348,12 @@ void snapshot_destroy(struct snapshot *sn)
 	if (sn == NULL)
 		return;
 	helper_stop(&sn->sync);
-	helper_stop(&sn->renew);
+	if (sn->renewing != NULL)
+		sn->renewing->owner = NULL;
 	ev_timer_stop(sn->loop, &sn->look);
 	ev_timer_stop(sn->loop, &sn->unheard);
+	ev_timer_stop(sn->loop, &sn->late);
 	ev_timer_stop(sn->loop, &sn->answer);
-	renewal_free(sn->renewal);
 	free(sn);
 }
 
@@ -330,7 +374,7 @@ const uint8_t *snapshot_instance(const struct snapshot *sn)
 
 bool snapshot_owns(const struct snapshot *sn, pid_t pid)
 {
-	return helper_owns(&sn->sync, pid) || helper_owns(&sn->renew, pid);
+	return helper_owns(&sn->sync, pid);
 }
 
 void snapshot_fill_prepared(const struct snapshot *sn, Sandgate__Prepared *p)

@@ -27,6 +27,7 @@
 #include "guest-agent/config.h"
 #include "guest-agent/exec_table.h"
 #include "guest-agent/session.h"
+#include "guest-agent/workers.h"
 #include "proto/sandgate.pb-c.h"
 
 struct snapshot;
@@ -43,7 +44,7 @@ struct snapshot_waiter {
  * NULL: no memory, no random bytes. */
 struct snapshot *snapshot_create(struct ev_loop *loop, struct config *config,
                                  struct exec_table *table, struct session_set *sessions,
-                                 struct err *e);
+                                 struct workers *workers, struct err *e);
 void snapshot_destroy(struct snapshot *sn);
 
 /* Whether new work is taken. */

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/sched.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,47 +15,26 @@
 #include <unistd.h>
 
 #include "guest-agent/arch.h"
-#include "guest-agent/clock.h"
 #include "guest-agent/spawn_child.h"
-#include "guest-agent/spawn_slots.h"
-#include "proto/limits.h"
-#include "proto/log.h"
-
-#define PF_FORKNOEXEC 0x40 /* the kernel's, of /proc/pid/stat */
-#define CHILD_STACK (16 * KIB)
-#define THREAD_STACK (128 * KIB)
+#include "guest-agent/workers.h"
 
 struct spawn {
+	struct work work;
 	struct spawner *spawner;
 	struct spawn_plan plan;
 	struct spawn_child child;
 	struct spawn_result result;
 	void (*on_done)(const struct spawn_result *r, void *arg);
 	void *arg;
-	TAILQ_ENTRY(spawn) queued; /* in `queue` or `done`; else a thread has it */
 	LIST_ENTRY(spawn) alive;
-	bool is_queued;
-	uint64_t began_ms; /* when a thread took it; 0: not yet */
 	bool given_up;
 };
 
-TAILQ_HEAD(spawn_queue, spawn);
-
 struct spawner {
-	struct ev_loop *loop;
-	ev_async wakeup;
-	ev_timer watchdog;        /* while something is queued: do the threads move? */
+	struct workers *workers;
 	LIST_HEAD(, spawn) alive; /* all that on_done owes; the loop's own */
-	unsigned taken_at_tick;
-
 	struct spawn_own own;
 	bool has_clone3;
-
-	pthread_mutex_t lock; /* of everything below */
-	pthread_cond_t work, gone;
-	struct spawn_queue queue, done;
-	unsigned threads, idle, taken, busy; /* busy: spawns that a thread has now */
-	bool quitting;
 };
 
 static const char *const stage_names[] = {
@@ -145,19 +123,19 @@ static void fail(struct spawn *p, enum spawn_stage stage, int errnum)
 	    (struct spawn_result){.pidfd = -1, .stage = stage_names[stage], .errnum = errnum};
 }
 
-static void run_spawn(struct spawn *p, struct spawn_slots *slots, char *stack, size_t size)
+static void run_spawn(struct work *w, struct worker *me)
 {
+	struct spawn *p = (struct spawn *)w;
 	struct spawn_result *r = &p->result;
 	siginfo_t si;
-	__atomic_store_n(&p->began_ms, clock_mono_ms(), __ATOMIC_RELEASE);
-	if (spawn_slots_fill(slots, p->plan.fds) < 0) {
+	if (spawn_slots_fill(&me->slots, p->plan.fds) < 0) {
 		fail(p, STAGE_DESCRIPTORS, errno);
-		spawn_slots_clear(slots);
+		spawn_slots_clear(&me->slots);
 		return;
 	}
-	p->child.fds = slots->fds;
-	long pid = start_child(p, stack, size);
-	spawn_slots_clear(slots);
+	p->child.fds = me->slots.fds;
+	long pid = start_child(p, me->stack, sizeof(me->stack));
+	spawn_slots_clear(&me->slots);
 	if (pid < 0) {
 		fail(p, STAGE_CLONE, (int)-pid);
 		return;
@@ -174,109 +152,16 @@ static void run_spawn(struct spawn *p, struct spawn_slots *slots, char *stack, s
 	fail(p, p->child.stage, r->errnum);
 }
 
-/* One thread serves the queue; those that joined while it hung leave when it is idle. A batch
- * thread does not interrupt the program that its clone has just become: a short one ends
- * first, and its start and its end are then told together. */
-static void *thread_main(void *arg)
-{
-	struct spawner *s = arg;
-	_Alignas(16) char stack[CHILD_STACK];
-	const struct sched_param normal = {0};
-	struct spawn_slots slots;
-
-	spawn_slots_open(&slots);
-	sched_setscheduler(0, SCHED_BATCH, &normal);
-	pthread_mutex_lock(&s->lock);
-	for (;;) {
-		struct spawn *p = TAILQ_FIRST(&s->queue);
-		if (p == NULL) {
-			if (s->quitting || s->idle > 0)
-				break;
-			s->idle++;
-			pthread_cond_wait(&s->work, &s->lock);
-			s->idle--;
-			continue;
-		}
-		TAILQ_REMOVE(&s->queue, p, queued);
-		p->is_queued = false;
-		s->taken++;
-		s->busy++;
-		pthread_mutex_unlock(&s->lock);
-		run_spawn(p, &slots, stack, sizeof(stack));
-		pthread_mutex_lock(&s->lock);
-		s->busy--;
-		TAILQ_INSERT_TAIL(&s->done, p, queued);
-		ev_async_send(s->loop, &s->wakeup);
-	}
-	spawn_slots_close(&slots);
-	s->threads--;
-	pthread_cond_signal(&s->gone);
-	pthread_mutex_unlock(&s->lock);
-	return NULL;
-}
-
 /* ---- in the loop ---- */
 
-/* All signals are blocked in the thread from its first instruction. */
-static int add_thread(struct spawner *s)
+static void on_run(struct work *w)
 {
-	pthread_attr_t attr;
-	pthread_t thread;
-	sigset_t all;
+	struct spawn *p = (struct spawn *)w;
 
-	int rc = pthread_attr_init(&attr);
-	if (rc != 0)
-		return rc;
-	sigfillset(&all);
-	pthread_attr_setsigmask_np(&attr, &all);
-	pthread_attr_setstacksize(&attr, THREAD_STACK);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	pthread_mutex_lock(&s->lock);
-	rc = pthread_create(&thread, &attr, thread_main, s);
-	if (rc == 0)
-		s->threads++;
-	pthread_mutex_unlock(&s->lock);
-	pthread_attr_destroy(&attr);
-	return rc;
-}
-
-static void on_wakeup(struct ev_loop *loop, ev_async *w, int revents)
-{
-	struct spawner *s = w->data;
-	struct spawn *p;
-	(void)loop, (void)revents;
-
-	for (;;) {
-		pthread_mutex_lock(&s->lock);
-		p = TAILQ_FIRST(&s->done);
-		if (p != NULL)
-			TAILQ_REMOVE(&s->done, p, queued);
-		pthread_mutex_unlock(&s->lock);
-		if (p == NULL)
-			return;
-		LIST_REMOVE(p, alive);
-		p->on_done(&p->result, p->arg);
-		spawn_child_release(&p->child);
-		free(p);
-	}
-}
-
-/* Something is queued and no thread has taken anything since the last tick: they hang in
- * the kernel (a dead FUSE mount), so one more serves the others. */
-static void on_watchdog(struct ev_loop *loop, ev_timer *w, int revents)
-{
-	struct spawner *s = w->data;
-	(void)revents;
-
-	pthread_mutex_lock(&s->lock);
-	bool waiting = !TAILQ_EMPTY(&s->queue);
-	bool hung = waiting && s->taken == s->taken_at_tick && s->threads < SPAWN_THREADS_MAX;
-	s->taken_at_tick = s->taken;
-	pthread_mutex_unlock(&s->lock);
-	if (!waiting)
-		ev_timer_stop(loop, w);
-	else if (hung && add_thread(s) != 0)
-		log_warn("spawn", NULL, "no further spawn thread can be started");
+	LIST_REMOVE(p, alive);
+	p->on_done(&p->result, p->arg);
+	spawn_child_release(&p->child);
+	free(p);
 }
 
 static void probe_entry(void *arg)
@@ -300,51 +185,22 @@ static bool probe_clone3(void)
 	return arch_clone3(&args, probe_entry, NULL) == -EBADF;
 }
 
-struct spawner *spawner_create(struct ev_loop *loop, struct err *e)
+struct spawner *spawner_create(struct workers *workers, struct err *e)
 {
 	struct spawner *s = calloc(1, sizeof(*s));
 	if (s == NULL) {
 		err_set(e, ERR_INTERNAL, "out of memory");
 		return NULL;
 	}
-	s->loop = loop;
-	TAILQ_INIT(&s->queue);
-	TAILQ_INIT(&s->done);
+	s->workers = workers;
 	LIST_INIT(&s->alive);
-	pthread_mutex_init(&s->lock, NULL);
-	pthread_cond_init(&s->work, NULL);
-	pthread_cond_init(&s->gone, NULL);
 	spawn_own_learn(&s->own);
 	s->has_clone3 = probe_clone3();
-	int rc = add_thread(s);
-	if (rc != 0) {
-		err_errno(e, ERR_INTERNAL, rc, "cannot start the spawn thread");
-		free(s);
-		return NULL;
-	}
-	ev_async_init(&s->wakeup, on_wakeup);
-	s->wakeup.data = s;
-	ev_async_start(loop, &s->wakeup);
-	ev_timer_init(&s->watchdog, on_watchdog, 0., SPAWN_HUNG_MS / 1000.);
-	s->watchdog.data = s;
 	return s;
 }
 
 void spawner_destroy(struct spawner *s)
 {
-	if (s == NULL)
-		return;
-	pthread_mutex_lock(&s->lock);
-	s->quitting = true;
-	pthread_cond_broadcast(&s->work);
-	while (s->threads > 0)
-		pthread_cond_wait(&s->gone, &s->lock);
-	pthread_mutex_unlock(&s->lock);
-	ev_async_stop(s->loop, &s->wakeup);
-	ev_timer_stop(s->loop, &s->watchdog);
-	pthread_cond_destroy(&s->work);
-	pthread_cond_destroy(&s->gone);
-	pthread_mutex_destroy(&s->lock);
 	free(s);
 }
 
@@ -369,6 +225,7 @@ struct spawn *spawn_start(struct spawner *s, const struct spawn_plan *plan,
 	struct spawn *p = calloc(1, sizeof(*p));
 	if (p == NULL)
 		return NULL;
+	p->work = (struct work){.run = run_spawn, .on_done = on_run};
 	p->spawner = s;
 	p->plan = *plan;
 	p->on_done = on_done;
@@ -379,40 +236,18 @@ struct spawn *spawn_start(struct spawner *s, const struct spawn_plan *plan,
 		return NULL;
 	}
 	LIST_INSERT_HEAD(&s->alive, p, alive);
-	pthread_mutex_lock(&s->lock);
-	p->is_queued = true;
-	TAILQ_INSERT_TAIL(&s->queue, p, queued);
-	pthread_mutex_unlock(&s->lock);
-	pthread_cond_signal(&s->work); /* not before: it would wake to find the lock taken */
-	if (!ev_is_active(&s->watchdog))
-		ev_timer_again(s->loop, &s->watchdog);
+	workers_start(s->workers, &p->work);
 	return p;
 }
 
 uint64_t spawn_age_ms(const struct spawn *p)
 {
-	uint64_t began = __atomic_load_n(&p->began_ms, __ATOMIC_ACQUIRE);
-	struct spawner *s = p->spawner;
-
-	pthread_mutex_lock(&s->lock);
-	unsigned share = s->busy > 0 ? s->busy : 1;
-	pthread_mutex_unlock(&s->lock);
-	return began == 0 ? 0 : (clock_mono_ms() - began) / share;
+	return workers_age_ms(p->spawner->workers, &p->work);
 }
 
 void spawn_cancel(struct spawn *p)
 {
-	struct spawner *s = p->spawner;
-
 	__atomic_store_n(&p->given_up, true, __ATOMIC_RELEASE);
-	pthread_mutex_lock(&s->lock);
-	if (p->is_queued) {
-		TAILQ_REMOVE(&s->queue, p, queued);
-		p->is_queued = false;
-		p->result.stage = stage_names[STAGE_CLONE];
-		p->result.errnum = ECANCELED;
-		TAILQ_INSERT_TAIL(&s->done, p, queued);
-		ev_async_send(s->loop, &s->wakeup);
-	}
-	pthread_mutex_unlock(&s->lock);
+	if (workers_drop(p->spawner->workers, &p->work))
+		fail(p, STAGE_CLONE, ECANCELED);
 }

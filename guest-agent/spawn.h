@@ -1,10 +1,9 @@
 /*
- * Starting one process: the spawn thread, clone3 into a leaf, and the child's flat list of
- * set-up steps up to execve (spawn_child.h). The agent's only other threads live here,
- * because a chdir into a dead FUSE mount freezes the caller of a vfork-style clone. One is
- * enough until it hangs; then another takes over what is queued. Only helper.c forks besides.
+ * Starting one process: clone3 into a leaf, and the child's flat list of set-up steps up to
+ * execve (spawn_child.h). It runs in a worker's thread, because a chdir into a dead FUSE mount
+ * freezes the caller of a vfork-style clone. Only helper.c forks besides.
  *
- *   exec.c ── spawn_start ──► thread: clone3 ─ child: setup_* … execve
+ *   exec.c ── spawn_start ──► worker: clone3 ─ child: setup_* … execve
  *          ◄─ on_done (loop) ── {pid, pidfd} or {stage, errno}
  *
  * A child gets: every signal at its default and none blocked, umask 022, a session of its
@@ -16,12 +15,12 @@
 #ifndef SANDGATE_SPAWN_H
 #define SANDGATE_SPAWN_H
 
-#include <ev.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/resource.h>
 
 #include "guest-agent/identity.h"
+#include "guest-agent/workers.h"
 #include "proto/err.h"
 
 struct spawner;
@@ -55,8 +54,8 @@ struct spawn_result {
 };
 
 /* Call it when the agent has set its own signal dispositions, limits and oom_score_adj: it
- * learns here what children must undo. NULL: no thread, no memory. */
-struct spawner *spawner_create(struct ev_loop *loop, struct err *e);
+ * learns here what children must undo. NULL: no memory. */
+struct spawner *spawner_create(struct workers *workers, struct err *e);
 /* Only when no spawn is under way. */
 void spawner_destroy(struct spawner *s);
 /* What the kernel offers: clone3 into a cgroup, pidfd. */

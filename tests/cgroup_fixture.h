@@ -27,6 +27,7 @@ static const struct cgroup_limits none = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UI
                                           UINT64_MAX, UINT64_MAX, true};
 
 static struct idle *idle;
+static struct workers *workers;
 static struct spawner *spawner;
 static struct identity self;
 
@@ -36,7 +37,9 @@ static inline void setup(void)
 	idle = idle_create(loop);
 	tree = cgroup_tree_create(loop, idle, NULL);
 	ck_assert_ptr_nonnull(tree);
-	spawner = spawner_create(loop, NULL);
+	workers = workers_create(loop, NULL);
+	ck_assert_ptr_nonnull(workers);
+	spawner = spawner_create(workers, NULL);
 	ck_assert_ptr_nonnull(spawner);
 	self = (struct identity){.uid = geteuid(), .gid = getegid()};
 	self.group_count = getgroups(IDENTITY_GROUPS_MAX, self.groups);
@@ -44,6 +47,7 @@ static inline void setup(void)
 
 static inline void teardown(void)
 {
+	workers_destroy(workers);
 	spawner_destroy(spawner);
 	cgroup_tree_destroy(tree);
 	idle_destroy(idle);

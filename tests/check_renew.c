@@ -162,6 +162,66 @@ START_TEST(a_symbolic_link_is_replaced_and_not_followed)
 }
 END_TEST
 
+/* Its other name may be a user's. */
+START_TEST(a_file_that_has_two_names_is_replaced)
+{
+	Sandgate__Resume m = clone_message();
+
+	put_file("/etc/machine-id", "old\n");
+	ck_assert(link("/etc/machine-id", "/etc/other") == 0);
+	ck_assert_int_eq(carry_out(&m), 0);
+	ck_assert_str_eq(content("/etc/other"), "old\n");
+	ck_assert_uint_eq(strlen(content("/etc/machine-id")), 33);
+}
+END_TEST
+
+START_TEST(a_fifo_is_replaced_and_not_waited_for)
+{
+	Sandgate__Resume m = clone_message();
+
+	ck_assert(mkfifo("/etc/machine-id", 0644) == 0);
+	ck_assert_int_eq(carry_out(&m), 0);
+	ck_assert_uint_eq(strlen(content("/etc/machine-id")), 33);
+}
+END_TEST
+
+START_TEST(a_longer_text_leaves_no_rest)
+{
+	Sandgate__Resume m = clone_message();
+
+	put_file("/etc/hostname", "a-name-that-is-longer-than-the-next\n");
+	m.hostname = BYTES("short");
+	ck_assert_int_eq(carry_out(&m), 0);
+	ck_assert_str_eq(content("/etc/hostname"), "short\n");
+}
+END_TEST
+
+static unsigned mount_count(void)
+{
+	char line[512];
+	unsigned count = 0;
+	FILE *f = fopen("/proc/self/mounts", "re");
+	while (fgets(line, sizeof(line), f) != NULL)
+		count++;
+	fclose(f);
+	return count;
+}
+
+START_TEST(init_gets_the_boot_id_ready_and_leaves_it_as_it_is)
+{
+	Sandgate__Resume m = clone_message();
+	char before[64];
+
+	strcpy(before, content(BOOT_ID));
+	renew_get_ready();
+	ck_assert_str_eq(content(BOOT_ID), before);
+	unsigned mounts = mount_count();
+	ck_assert_int_eq(carry_out(&m), 0);
+	ck_assert_str_ne(content(BOOT_ID), before);
+	ck_assert_uint_eq(mount_count(), mounts);
+}
+END_TEST
+
 START_TEST(on_a_read_only_root_files_are_covered)
 {
 	Sandgate__Resume m = clone_message();
@@ -393,6 +453,10 @@ static void add_tests(TCase *tc)
 	tcase_add_test(tc, a_clone_of_a_clone_gets_its_names_too);
 	tcase_add_test(tc, files_that_are_not_there_are_not_made);
 	tcase_add_test(tc, a_symbolic_link_is_replaced_and_not_followed);
+	tcase_add_test(tc, a_file_that_has_two_names_is_replaced);
+	tcase_add_test(tc, a_fifo_is_replaced_and_not_waited_for);
+	tcase_add_test(tc, a_longer_text_leaves_no_rest);
+	tcase_add_test(tc, init_gets_the_boot_id_ready_and_leaves_it_as_it_is);
 	tcase_add_test(tc, on_a_read_only_root_files_are_covered);
 	tcase_add_test(tc, what_fails_is_told_and_the_rest_is_done);
 	tcase_add_test(tc, a_clone_without_entropy_stops_there);

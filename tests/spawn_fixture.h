@@ -27,6 +27,7 @@
 #define FIXTURE static __attribute__((unused))
 
 static struct ev_loop *loop;
+static struct workers *workers;
 static struct spawner *spawner;
 static struct identity self;
 static char *empty_env[] = {NULL};
@@ -53,7 +54,9 @@ FIXTURE void on_done(const struct spawn_result *r, void *arg)
 FIXTURE void setup(void)
 {
 	loop = ev_loop_new(EVFLAG_AUTO);
-	spawner = spawner_create(loop, NULL);
+	workers = workers_create(loop, NULL);
+	ck_assert_ptr_nonnull(workers);
+	spawner = spawner_create(workers, NULL);
 	ck_assert_ptr_nonnull(spawner);
 	self = (struct identity){.uid = geteuid(), .gid = getegid()};
 	self.group_count = getgroups(IDENTITY_GROUPS_MAX, self.groups);
@@ -63,6 +66,7 @@ FIXTURE void setup(void)
 
 FIXTURE void teardown(void)
 {
+	workers_destroy(workers);
 	spawner_destroy(spawner);
 	ev_loop_destroy(loop);
 	struct dirent *d;
@@ -76,8 +80,11 @@ FIXTURE void teardown(void)
 /* The agent's state is learnt when the spawner is made. */
 FIXTURE void recreate_spawner(void)
 {
+	workers_destroy(workers);
 	spawner_destroy(spawner);
-	spawner = spawner_create(loop, NULL);
+	workers = workers_create(loop, NULL);
+	ck_assert_ptr_nonnull(workers);
+	spawner = spawner_create(workers, NULL);
 	ck_assert_ptr_nonnull(spawner);
 }
 
