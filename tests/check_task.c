@@ -199,6 +199,22 @@ START_TEST(what_is_not_there_cannot_be_copied)
 }
 END_TEST
 
+/* A VMM that was taken over may have put them where its disk was. */
+START_TEST(neither_a_link_nor_a_pipe_is_copied)
+{
+	struct err e = {0};
+	make_source();
+	char *target = strdup(at("from"));
+	ck_assert_int_eq(symlink(target, at("link")), 0);
+	free(target);
+	ck_assert_int_eq(mkfifo(at("pipe"), 0600), 0);
+	ck_assert_int_eq(sparse_copy(at("link"), at("to"), &e), -1);
+	ck_assert_int_eq(sparse_copy(at("pipe"), at("to"), &e), -1);
+	ck_assert_int_eq(access(at("to"), F_OK), -1);
+	ck_assert_int_eq(sparse_copy(at("from"), at("link"), &e), -1);
+}
+END_TEST
+
 /* A small file system of this process's own; false where that may not be made. */
 static bool enter_small_disk(void)
 {
@@ -237,6 +253,7 @@ int main(void)
 	tcase_add_test(tc, a_copy_has_the_content_and_no_pages_of_zeroes);
 	tcase_add_test(tc, a_file_that_is_there_and_empty_is_filled);
 	tcase_add_test(tc, what_is_not_there_cannot_be_copied);
+	tcase_add_test(tc, neither_a_link_nor_a_pipe_is_copied);
 	tcase_add_test(tc, a_full_disk_is_told_as_such_and_nothing_half_made_is_left);
 	return run_suite("task", tc) != 0;
 }

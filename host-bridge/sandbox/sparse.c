@@ -84,6 +84,8 @@ static int copy(int from, int to, struct err *e)
 	struct stat st, there;
 	if (fstat(from, &st) < 0 || fstat(to, &there) < 0)
 		return failed(e, "making a copy");
+	if (!S_ISREG(st.st_mode) || !S_ISREG(there.st_mode))
+		return err_set(e, ERR_LAUNCHER_FAILED, "what is copied is no file");
 	if (there.st_size != 0 && there.st_size != st.st_size)
 		return err_set(e, ERR_LAUNCHER_FAILED,
 		               "what is copied has not the size that is due");
@@ -96,10 +98,10 @@ static int copy(int from, int to, struct err *e)
 
 int sparse_copy(const char *from, const char *to, struct err *e)
 {
-	int in = open(from, O_RDONLY | O_CLOEXEC);
+	int in = open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (in < 0)
 		return failed(e, "opening what is copied");
-	int out = open(to, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	int out = open(to, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
 	if (out < 0) {
 		int rc = failed(e, "making a copy");
 		close(in);

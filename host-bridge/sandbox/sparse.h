@@ -1,6 +1,7 @@
 /*
  * Copies of guests' memory and disks: holes stay holes and pages of zeroes become some. Blocks:
- * called in a task (task.h).
+ * called in a task (task.h). Neither end may be a symbolic link: a VMM that was taken over can
+ * put one where its disk was.
  */
 #ifndef SANDGATE_SPARSE_H
 #define SANDGATE_SPARSE_H

@@ -246,7 +246,7 @@ static int show_snapshot_files(const void *input, struct err *e)
 {
 	const struct vmm_call *c = input;
 	if (check_version(c, e) < 0 || check_memory(c, e) < 0 || write_config(c, e) < 0 ||
-	    room_show_saved(c, SNAPSHOT_STATE, STATE, e) < 0)
+	    room_load_disk(c, e) < 0 || room_show_saved(c, SNAPSHOT_STATE, STATE, e) < 0)
 		return -1;
 	return room_show_saved(c, SNAPSHOT_MEMORY, MEMORY, e);
 }
@@ -256,7 +256,7 @@ static int move_saved_files(const void *input, struct err *e)
 	const struct vmm_call *c = input;
 	if (room_move(c, CONFIG, SNAPSHOT_CONFIG, e) < 0 ||
 	    room_move(c, STATE, SNAPSHOT_STATE, e) < 0 ||
-	    room_move(c, MEMORY, SNAPSHOT_MEMORY, e) < 0)
+	    room_move(c, MEMORY, SNAPSHOT_MEMORY, e) < 0 || room_save_disk(c, e) < 0)
 		return -1;
 	return write_version(c, e);
 }

@@ -150,6 +150,22 @@ int room_move(const struct vmm_call *c, const char *name, const char *file, stru
 	return rc;
 }
 
+int room_save_disk(const struct vmm_call *c, struct err *e)
+{
+	char from[PATH_MAX], to[PATH_MAX];
+	room_path(c, DISK_FILE, from);
+	room_saved(c, DISK_FILE, to);
+	return c->boot.disk_mib > 0 ? sparse_copy(from, to, e) : 0;
+}
+
+int room_load_disk(const struct vmm_call *c, struct err *e)
+{
+	char from[PATH_MAX], to[PATH_MAX];
+	room_saved(c, DISK_FILE, from);
+	room_path(c, DISK_FILE, to);
+	return c->boot.disk_mib > 0 ? sparse_copy(from, to, e) : 0;
+}
+
 int room_hide(struct vmm_call *c, struct err *e)
 {
 	char path[PATH_MAX];

@@ -82,4 +82,8 @@ int room_show_saved(const struct vmm_call *c, const char *file, const char *name
  * here on. A VMM that was taken over may have put anything there. */
 int room_move(const struct vmm_call *c, const char *name, const char *file, struct err *e);
 
+/* The VM's own disk, when it has one: into the snapshot, or out of it. */
+int room_save_disk(const struct vmm_call *c, struct err *e);
+int room_load_disk(const struct vmm_call *c, struct err *e);
+
 #endif
