@@ -33,6 +33,8 @@ static void drop_children(struct fork *f)
 static void finish(struct fork *f)
 {
 	bool failed = f->failure.code != ERR_NONE;
+	if (!failed && f->r != NULL)
+		failed = sandbox_confirm(f->children, f->made, &f->failure) < 0;
 	if (f->r != NULL)
 		f->r->on_gone = NULL;
 	if (failed || f->r == NULL)
@@ -66,6 +68,7 @@ static void make_children(struct fork *f, struct sandbox *parent, const struct s
 	struct sandbox_spec spec = *sandbox_spec(parent);
 	strcpy(spec.snapshot, n->id);
 	spec.idempotency_key[0] = '\0';
+	spec.tentative = true;
 	if (f->metadata != NULL)
 		spec.metadata = f->metadata;
 	f->waiting = 1; /* this loop */

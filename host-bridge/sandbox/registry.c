@@ -199,6 +199,23 @@ int registry_put(struct registry *r, const struct registry_row *row, struct err 
 	return rc;
 }
 
+int registry_begin(struct registry *r, struct err *e)
+{
+	return sqlite3_exec(r->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) == SQLITE_OK
+	           ? 0
+	           : db_error(r, e, "begin");
+}
+
+/* SQLite rolls some failures back by itself: then there is nothing left to do. */
+int registry_end(struct registry *r, bool keep, struct err *e)
+{
+	if (keep && sqlite3_exec(r->db, "COMMIT", NULL, NULL, NULL) == SQLITE_OK)
+		return 0;
+	int rc = keep ? db_error(r, e, "commit") : 0;
+	sqlite3_exec(r->db, "ROLLBACK", NULL, NULL, NULL);
+	return rc;
+}
+
 static const char *text_of(sqlite3_stmt *s, int column)
 {
 	const char *t = (const char *)sqlite3_column_text(s, column);

@@ -36,6 +36,10 @@ void registry_close(struct registry *r);
 
 /* Insert or replace. ERR_STORAGE_FULL when the disk is full. */
 int registry_put(struct registry *r, const struct registry_row *row, struct err *e);
+/* What is put between the two is written together, or not at all: as `keep` says, and when
+ * registry_end fails. */
+int registry_begin(struct registry *r, struct err *e);
+int registry_end(struct registry *r, bool keep, struct err *e);
 /* All rows in order of id; those of `each` may not be kept and `r` not written meanwhile. */
 int registry_each(struct registry *r, void (*each)(const struct registry_row *row, void *arg),
                   void *arg, struct err *e);

@@ -55,7 +55,6 @@ static void settle_adopted(struct sandbox *s)
 			sandbox_failed(s, &why);
 			return;
 		}
-		sandbox_drop_saved(s);
 		log_info("sandbox", s->id, "adopted from %s", s->launcher->name);
 		sandbox_update_timer(s);
 		if (s->status == SANDBOX_PAUSED)
@@ -125,6 +124,20 @@ static bool has_image(const char *key, void *arg)
 	return false;
 }
 
+/* What a sandbox was saved to is of use while it sleeps. */
+static bool is_asleep(const char *path, void *arg)
+{
+	struct sandbox_set *set = arg;
+	struct sandbox *s;
+	char dir[PATH_MAX];
+	TAILQ_FOREACH (s, &set->all, entry) {
+		sandbox_saved_dir(set, s->id, dir);
+		if (s->status == SANDBOX_HIBERNATED && strcmp(dir, path) == 0)
+			return true;
+	}
+	return false;
+}
+
 static void on_kvm_answer(bool usable, void *arg)
 {
 	struct sandbox_set *set = arg;
@@ -149,13 +162,15 @@ static void settle_kvm(struct sandbox_set *set)
 int sandbox_set_adopt(struct sandbox_set *set, struct err *e)
 {
 	struct sandbox *s;
-	char vm_dir[PATH_MAX];
+	char vm_dir[PATH_MAX], saved_dirs[PATH_MAX];
 	if (registry_each(set->registry, adopt_row, set, e) < 0)
 		return -1;
 	snprintf(vm_dir, sizeof(vm_dir), "%s/vm", set->state_dir);
 	vm_cgroup_sweep(set->cgroups, is_known, set);
 	vm_sweep(vm_dir, is_known, set);
 	vm_sweep(set->memory_dir, is_known, set);
+	sandbox_saved_dir(set, "", saved_dirs);
+	vm_sweep(saved_dirs, is_asleep, set);
 	image_sweep(set->state_dir, has_image, set);
 	settle_kvm(set);
 	TAILQ_FOREACH (s, &set->all, entry)

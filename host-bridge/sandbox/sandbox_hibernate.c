@@ -12,9 +12,14 @@
 #include "host-bridge/sandbox/vm_sweep.h"
 #include "proto/log.h"
 
+void sandbox_saved_dir(const struct sandbox_set *set, const char *id, char out[PATH_MAX])
+{
+	snprintf(out, PATH_MAX, "%s/hibernated/%s", set->state_dir, id);
+}
+
 static void saved_dir(const struct sandbox *s, char out[PATH_MAX])
 {
-	snprintf(out, PATH_MAX, "%s/hibernated/%s", s->set->state_dir, s->id);
+	sandbox_saved_dir(s->set, s->id, out);
 }
 
 void sandbox_drop_saved(struct sandbox *s)

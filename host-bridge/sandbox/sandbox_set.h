@@ -38,6 +38,9 @@ struct sandbox *sandbox_create(struct sandbox_set *set, const struct sandbox_spe
                                void (*on_ready)(struct sandbox *s, const struct err *e,
                                                 void *arg),
                                void *arg, struct err *e);
+/* Keep so many that were made tentatively, all or none of them: those of one fork. -1 with
+ * ERR_STORAGE_FULL, …: they are as they were. */
+int sandbox_confirm(struct sandbox *const *all, unsigned count, struct err *e);
 /* Have each create judged: `admit` is asked once all that the sandbox takes is settled, when it
  * is in the set already, and -1 refuses it. NULL: nobody is asked. */
 void sandbox_set_on_create(struct sandbox_set *set,

@@ -32,6 +32,7 @@ struct sandbox_spec {
 	bool persistent; /* idle, it hibernates where it can, and is not deleted */
 	bool attach;
 	struct endpoint endpoint; /* with attach */
+	bool tentative; /* a later bridge deletes it, unless sandbox_confirm was called */
 };
 
 #endif

@@ -82,7 +82,8 @@ int sandbox_save(struct sandbox *s, struct err *e)
 		    .id = s->id,
 		    .workspace = s->spec.workspace,
 		    .launcher = s->launcher->name,
-		    .status = status_names[s->status],
+		    .status = status_names[s->spec.tentative && !s->deleted ? SANDBOX_CREATING
+		                                                            : s->status],
 		    .spec = spec_text,
 		    .state = state,
 		    .idempotency_key = s->spec.idempotency_key,
@@ -96,6 +97,29 @@ int sandbox_save(struct sandbox *s, struct err *e)
 	free(spec_text);
 	free(state);
 	return rc;
+}
+
+static int confirm_each(struct sandbox *const *all, unsigned count, bool tentative,
+                        struct err *e)
+{
+	for (unsigned i = 0; i < count; i++) {
+		all[i]->spec.tentative = tentative;
+		if (!tentative && sandbox_save(all[i], e) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+int sandbox_confirm(struct sandbox *const *all, unsigned count, struct err *e)
+{
+	struct registry *r = all[0]->set->registry;
+	if (registry_begin(r, e) < 0)
+		return -1;
+	bool saved = confirm_each(all, count, false, e) == 0;
+	if (registry_end(r, saved, e) == 0 && saved)
+		return 0;
+	confirm_each(all, count, true, e);
+	return -1;
 }
 
 static int load_spec(struct sandbox_spec *spec, const struct registry_row *row)

@@ -29,11 +29,11 @@ class Farm:
         self.directory, self.bridges, self.shared = directory, {}, {}
         self.count = 0
 
-    def new(self, launcher, *flags):
+    def new(self, launcher, *flags, kind=Bridge):
         """A bridge for one test, not started."""
         need(launcher)
         self.count += 1
-        return Bridge(self.directory / f"own{self.count}", launcher, *flags)
+        return kind(self.directory / f"own{self.count}", launcher, *flags)
 
     def bridge(self, launcher):
         need(launcher)

@@ -1,0 +1,127 @@
+/* Preloaded into a bridge by fault.py: counts those of its calls that change the world, ends it
+ * with SIGKILL at the one that was asked for, and lets the registry's disk be full. What the
+ * test says, and what it is told, lies in a file that both have mapped. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CALLS_MAX 4096 /* as in fault.py */
+
+static struct control {
+	int32_t pid;   /* of the bridge: its children are left alone */
+	int32_t count; /* calls since the test has set it to 0 */
+	int32_t at;    /* die in place of this one; 0: live */
+	int32_t full;  /* the registry's files take no more */
+	uint8_t calls[CALLS_MAX];
+} * control;
+
+/* In the order of fault.py's NAMES. */
+enum call { MKDIR, RENAME, UNLINK, RMDIR, WRITE, SEND, CONNECT, CLONE, KILL, WAIT, TRUNCATE };
+
+__attribute__((constructor)) static void set_up(void)
+{
+	const char *path = getenv("SANDGATE_FAULT");
+	int fd = path != NULL ? open(path, O_RDWR | O_CLOEXEC) : -1;
+	void *at = fd >= 0
+	               ? mmap(NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+	               : MAP_FAILED;
+	if (fd >= 0)
+		close(fd);
+	if (at == MAP_FAILED)
+		return;
+	control = at;
+	control->pid = getpid();
+}
+
+static int is_bridge(void)
+{
+	return control != NULL && control->pid == getpid();
+}
+
+static void step(enum call what)
+{
+	if (!is_bridge())
+		return;
+	int n = control->count++;
+	if (n < CALLS_MAX)
+		control->calls[n] = (uint8_t)what;
+	if (n + 1 == control->at)
+		syscall(SYS_kill, getpid(), SIGKILL);
+}
+
+static int is_full(int fd)
+{
+	char link[64], path[512];
+	if (!is_bridge() || !control->full)
+		return 0;
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, path, sizeof(path) - 1);
+	path[n > 0 ? n : 0] = '\0';
+	return strstr(path, "/registry.db") != NULL;
+}
+
+/* The function of that name that this one stands before. */
+#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+#define WRAP(type, name, what, declared, passed)         \
+	type name declared                               \
+	{                                                \
+		static type(*next) declared;             \
+		next = next != NULL ? next : NEXT(name); \
+		step(what);                              \
+		return next passed;                      \
+	}
+
+WRAP(int, mkdir, MKDIR, (const char *path, mode_t mode), (path, mode))
+WRAP(int, rename, RENAME, (const char *from, const char *to), (from, to))
+WRAP(int, unlink, UNLINK, (const char *path), (path))
+WRAP(int, rmdir, RMDIR, (const char *path), (path))
+WRAP(int, ftruncate, TRUNCATE, (int fd, off_t size), (fd, size))
+WRAP(int, kill, KILL, (pid_t pid, int sig), (pid, sig))
+WRAP(int, connect, CONNECT, (int fd, const struct sockaddr *to, socklen_t len), (fd, to, len))
+WRAP(ssize_t, send, SEND, (int fd, const void *data, size_t n, int flags), (fd, data, n, flags))
+WRAP(ssize_t, sendmsg, SEND, (int fd, const struct msghdr *m, int flags), (fd, m, flags))
+WRAP(int, waitid, WAIT, (idtype_t kind, id_t id, siginfo_t *info, int options),
+     (kind, id, info, options))
+
+/* SQLite's, by the name that it knows it under. */
+ssize_t pwrite64(int fd, const void *data, size_t n, off_t at)
+{
+	static ssize_t (*next)(int, const void *, size_t, off_t);
+	next = next != NULL ? next : NEXT(pwrite64);
+	step(WRITE);
+	if (is_full(fd)) {
+		errno = ENOSPC;
+		return -1;
+	}
+	return next(fd, data, n, at);
+}
+
+/* clone3 and pidfd_send_signal, which the C library does not wrap. */
+long syscall(long number, ...)
+{
+	static long (*next)(long, ...);
+	long a[6];
+	va_list ap;
+	va_start(ap, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(ap, long);
+	va_end(ap);
+	next = next != NULL ? next : NEXT(syscall);
+	if (number == SYS_clone3)
+		step(CLONE);
+	else if (number == SYS_pidfd_send_signal)
+		step(KILL);
+	return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}

@@ -1,0 +1,71 @@
+"""A bridge that dies at a chosen one of its calls to the kernel, or whose registry's disk is
+full: fault.c is preloaded into it."""
+import mmap
+import os
+import pathlib
+import struct
+import subprocess
+
+from bridge import Bridge
+from client import until
+
+SOURCE = pathlib.Path(__file__).with_name("fault.c")
+NAMES = ("mkdir", "rename", "unlink", "rmdir", "write", "send", "connect", "clone", "kill", "wait",
+         "truncate")
+HEAD = struct.Struct("=iiii")  # struct control of fault.c
+CALLS_MAX = 4096
+
+
+def build(directory):
+    library = directory / "fault.so"
+    if not library.exists():
+        subprocess.run(["cc", "-D_GNU_SOURCE", "-shared", "-fPIC", "-O1", "-o", library, SOURCE],
+                       check=True)
+    return library
+
+
+class FaultyBridge(Bridge):
+    def __init__(self, directory, launcher, *flags):
+        super().__init__(directory, launcher, *flags)
+        self.library = build(directory.parent)
+        path = directory / "fault"
+        path.write_bytes(bytes(HEAD.size + CALLS_MAX))
+        self.path = path
+        with open(path, "r+b") as f:
+            self.control = mmap.mmap(f.fileno(), 0)
+
+    def environment(self):
+        return {**super().environment(), "LD_PRELOAD": str(self.library),
+                "SANDGATE_FAULT": str(self.path)}
+
+    def _set(self, field, value):
+        struct.pack_into("=i", self.control, field * 4, value)
+
+    def die_at(self, n):
+        """In place of the n-th call from now on; 0: not at all."""
+        self._set(1, 0)
+        self._set(2, n)
+
+    def registry_full(self, full):
+        self._set(3, full)
+
+    def calls(self):
+        """The names of those that it has made since die_at, and was about to make at the last."""
+        count = min(HEAD.unpack_from(self.control)[1], CALLS_MAX)
+        return [NAMES[i] for i in self.control[HEAD.size:HEAD.size + count]]
+
+    def is_dead(self):
+        return self.process.poll() is not None
+
+    def start(self, **popen):
+        self.die_at(0)
+        return super().start(**popen)
+
+
+def points(calls, count):
+    """`count` of the calls' numbers, from 1 on: the first of each kind, then evenly."""
+    chosen = {calls.index(name) + 1 for name in calls}
+    rest = [n for n in range(1, len(calls) + 1) if n not in chosen]
+    more = max(count - len(chosen), 0)
+    chosen.update(rest[i * len(rest) // more] for i in range(min(more, len(rest))))
+    return sorted(chosen)[:count] if len(chosen) <= count else sorted(chosen)
