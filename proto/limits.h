@@ -249,6 +249,9 @@
 #define TOKENS_LINES_MAX 4096        /* of a token file: each costs a comparison a request */
 #define REQUEST_ID_MAX 128           /* bytes of an X-Request-Id that is echoed */
 
+/* An agent that is asked for a sandbox's metrics is waited for so long (s). */
+#define METRICS_ANSWER_S 2
+
 /* A workspace's quota: when it pays to ask again for what frees itself with an exec's end, and
  * for what frees itself with a sandbox's (seconds); and how long the agents of its sandboxes
  * are waited for when they are asked what runs. */
@@ -369,6 +372,10 @@
  * what one VM costs besides its RAM. */
 #define HOST_RESERVE_MIB (256 + BUFFERED_MAX / MIB)
 #define VM_OVERHEAD_MIB 48
+
+/* One is to hibernate, but there are calls in progress which are no activity (its metrics are
+ * asked for): it is tried again so soon. */
+#define HIBERNATE_RETRY_MS 200
 
 /* Events of sandboxes that a stream may still ask for. */
 #define EVENTS_KEPT 4096

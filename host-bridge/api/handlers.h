@@ -39,6 +39,9 @@ void api_sandbox_resume(struct api_request *r, char *data, size_t len);
 void api_sandbox_prepare(struct api_request *r, char *data, size_t len);
 void api_sandbox_resumed(struct api_request *r, char *data, size_t len);
 
+/* api_sandbox_metrics.c */
+void api_sandbox_metrics(struct api_request *r, char *data, size_t len);
+
 /* api_wait.c */
 void api_sandbox_wait(struct api_request *r, char *data, size_t len);
 

@@ -39,6 +39,7 @@ const struct route routes[] = {
     {HTTP_M_POST, SANDBOX "/fork", "sandbox_fork", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_sandbox_fork},
     {HTTP_M_POST, SANDBOX "/fork-tree", "sandbox_fork_tree", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_sandbox_fork},
     {HTTP_M_POST, SANDBOX "/snapshots", "snapshot_create", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_snapshot_create},
+    {HTTP_M_GET, SANDBOX "/metrics", "sandbox_metrics", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_metrics},
     {HTTP_M_GET, SANDBOX "/events", "sandbox_events", ROUTE_MEMBER, ROUTE_NO_BODY, ROUTE_STREAMS, "", api_sandbox_events},
     {HTTP_M_GET, "/v1/events", "events", ROUTE_MEMBER, ROUTE_NO_BODY, ROUTE_STREAMS, "", api_events},
     {HTTP_M_GET, "/v1/snapshots", "snapshot_list", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "sandbox_id page_token limit", api_snapshot_list},

@@ -9,6 +9,7 @@
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/farewell.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
+#include "host-bridge/sandbox/vm_usage.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -54,6 +55,16 @@ void sandbox_event(struct sandbox *s, const char *type, const char *exec_id, con
 	if (exec_id != NULL)
 		snprintf(e.exec_id, sizeof(e.exec_id), "%s", exec_id);
 	event_log_add(s->set->events, &e);
+}
+
+struct vm_usage_call *sandbox_usage(const struct sandbox *s,
+                                    void (*on_done)(const struct vm_usage *u, void *arg),
+                                    void *arg, struct err *e)
+{
+	if (s->vm != NULL && !s->launcher->external)
+		return vm_usage_ask(s->vm, on_done, arg, e);
+	err_set(e, ERR_SANDBOX_LOST, "the sandbox has no process on this node");
+	return NULL;
 }
 
 /* ---- time ---- */
@@ -125,14 +136,23 @@ static void on_asleep(struct sandbox *s, struct snapshot *n, const struct err *e
 		log_warn("sandbox", s->id, "could not be hibernated: %s", e->msg);
 }
 
-void sandbox_expire(struct sandbox *s)
+static void fall_asleep(struct sandbox *s)
 {
 	struct err e = {0};
+	if (s->status == SANDBOX_RUNNING && !LIST_EMPTY(&s->listeners)) {
+		sandbox_timer_in(s, HIBERNATE_RETRY_MS / 1e3);
+		return;
+	}
+	sandbox_touch(s); /* if it does not succeed, again after as long */
+	if (sandbox_hibernate(s, on_asleep, NULL, &e) < 0)
+		log_warn("sandbox", s->id, "could not be hibernated: %s", e.msg);
+	sandbox_update_timer(s);
+}
+
+void sandbox_expire(struct sandbox *s)
+{
 	if (s->spec.persistent && s->launcher->vmm != NULL && too_old_in(s) != 0) {
-		sandbox_touch(s); /* if it does not succeed, again after as long */
-		if (sandbox_hibernate(s, on_asleep, NULL, &e) < 0)
-			log_warn("sandbox", s->id, "could not be hibernated: %s", e.msg);
-		sandbox_update_timer(s);
+		fall_asleep(s);
 		return;
 	}
 	log_info("sandbox", s->id, "expired");

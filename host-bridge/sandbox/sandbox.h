@@ -107,6 +107,11 @@ void sandbox_unlisten(struct sandbox_listener *l);
 /* The agent has said something to one of them. */
 void sandbox_heard(struct sandbox *s);
 
+/* What its VM takes of this host; NULL with ERR_SANDBOX_LOST when it has none here. */
+struct vm_usage;
+struct vm_usage_call *sandbox_usage(const struct sandbox *s,
+                                    void (*on_done)(const struct vm_usage *u, void *arg),
+                                    void *arg, struct err *e);
 /* Tell those who watch its events. `type` and `detail` are literals; the last two may be NULL.
  */
 void sandbox_event(struct sandbox *s, const char *type, const char *exec_id,
@@ -114,6 +119,7 @@ void sandbox_event(struct sandbox *s, const char *type, const char *exec_id,
 struct sandbox_set *sandbox_set_of(const struct sandbox *s);
 const char *sandbox_id(const struct sandbox *s);
 enum sandbox_status sandbox_status(const struct sandbox *s);
+const char *sandbox_status_name(enum sandbox_status status);
 int sandbox_status_named(const char *name); /* an enum sandbox_status; -1: there is none */
 const struct sandbox_spec *sandbox_spec(const struct sandbox *s);
 /* The API's Sandbox object (api.md section 2), new reference. */

@@ -96,7 +96,6 @@ void sandbox_stop_idle(struct sandbox *s);
 
 /* sandbox_store.c */
 int sandbox_save(struct sandbox *s, struct err *e);
-const char *sandbox_status_name(enum sandbox_status status);
 struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row *row,
                              json_t **vm_state);
 int sandbox_copy_spec(struct sandbox_spec *to, const struct sandbox_spec *from);

@@ -1,6 +1,6 @@
 /*
- * A VM from the inside, for vm.c (its life), vm_calls.c (what its VMM is asked) and vm_state.c
- * (across a restart of the bridge). Nobody else includes this.
+ * A VM from the inside, for vm.c (its life), vm_calls.c (what its VMM is asked), vm_state.c
+ * (across a restart of the bridge) and vm_usage.c (what it takes). Nobody else includes this.
  */
 #ifndef SANDGATE_VM_PRIVATE_H
 #define SANDGATE_VM_PRIVATE_H

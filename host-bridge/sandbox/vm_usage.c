@@ -1,0 +1,196 @@
+#include "host-bridge/sandbox/vm_usage.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "host-bridge/sandbox/task.h"
+#include "host-bridge/sandbox/vm_private.h"
+
+/* Of one VM: User-mode Linux has one for each process of its guest. */
+#define PROCESSES_MAX 4096
+
+/* Shared with the child, which fills `usage` in. */
+struct shared {
+	pid_t pids[VM_PROCESSES_MAX];
+	unsigned count;
+	struct vm_usage usage;
+};
+
+struct vm_usage_call {
+	struct shared *shared;
+	struct task *task;
+	void (*on_done)(const struct vm_usage *u, void *arg);
+	void *arg;
+};
+
+/* ---- in the child: proc(5) ---- */
+
+static size_t read_file(pid_t pid, const char *name, char *out, size_t room)
+{
+	char path[64];
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
+	FILE *f = fopen(path, "re");
+	size_t n = f != NULL ? fread(out, 1, room - 1, f) : 0;
+	if (f != NULL)
+		fclose(f);
+	out[n] = '\0';
+	return n;
+}
+
+static uint64_t kib_after(const char *text, const char *key)
+{
+	const char *at = strstr(text, key);
+	return at != NULL ? strtoull(at + strlen(key), NULL, 10) * 1024 : 0;
+}
+
+static void add_memory(struct vm_usage_part *p, pid_t pid)
+{
+	char text[2048];
+	unsigned long long pages = 0;
+	if (read_file(pid, "smaps_rollup", text, sizeof(text)) > 0) {
+		p->resident_bytes += kib_after(text, "\nRss:");
+		p->proportional_bytes += kib_after(text, "\nPss:");
+		return;
+	}
+	p->has_proportional = false;
+	if (read_file(pid, "statm", text, sizeof(text)) > 0)
+		sscanf(text, "%*u %llu", &pages);
+	p->resident_bytes += pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Fields 14 to 17 of stat: user and system time, and those of ended children. The name in field
+ * 2 may hold anything. */
+static bool add_time(struct vm_usage_part *p, pid_t pid)
+{
+	char text[1024];
+	unsigned long long user, system;
+	long long user_children, system_children;
+	read_file(pid, "stat", text, sizeof(text));
+	const char *rest = strrchr(text, ')');
+	if (rest == NULL || sscanf(rest + 1,
+	                           " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %lld"
+	                           " %lld",
+	                           &user, &system, &user_children, &system_children) != 4)
+		return false;
+	uint64_t tick = (uint64_t)sysconf(_SC_CLK_TCK);
+	p->cpu_user_ms += (user + (uint64_t)user_children) * 1000 / tick;
+	p->cpu_system_ms += (system + (uint64_t)system_children) * 1000 / tick;
+	return true;
+}
+
+/* Processes of one part, those that were looked at first. */
+struct processes {
+	pid_t pids[PROCESSES_MAX];
+	unsigned count;
+};
+
+static void add_process(struct processes *all, long pid)
+{
+	if (all->count < PROCESSES_MAX)
+		all->pids[all->count++] = (pid_t)pid;
+}
+
+/* A process's children are listed by the threads that started them. */
+static void add_children(struct processes *all, pid_t pid)
+{
+	char path[64], name[300], text[16384];
+	struct dirent *thread;
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	DIR *d = opendir(path);
+	while (d != NULL && (thread = readdir(d)) != NULL) {
+		if (!isdigit((unsigned char)thread->d_name[0]))
+			continue;
+		snprintf(name, sizeof(name), "task/%s/children", thread->d_name);
+		read_file(pid, name, text, sizeof(text));
+		char *end, *at = text;
+		for (long child; (child = strtol(at, &end, 10)) > 0; at = end)
+			add_process(all, child);
+	}
+	if (d != NULL)
+		closedir(d);
+}
+
+static void add_tree(struct vm_usage_part *p, pid_t root)
+{
+	static struct processes all;
+	all.count = 0;
+	add_process(&all, root);
+	for (unsigned i = 0; i < all.count; i++)
+		if (add_time(p, all.pids[i])) {
+			p->known = true;
+			add_memory(p, all.pids[i]);
+			add_children(&all, all.pids[i]);
+		}
+}
+
+static bool is_device(pid_t pid)
+{
+	char words[4096];
+	size_t n = read_file(pid, "cmdline", words, sizeof(words));
+	size_t first = strlen(words) + 1;
+	return first < n && strcmp(words + first, "vsock-device") == 0;
+}
+
+static int look(const void *input, struct err *e)
+{
+	struct shared *s = (struct shared *)(uintptr_t)input;
+	(void)e;
+	s->usage.vmm.has_proportional = s->usage.device.has_proportional = true;
+	for (unsigned i = 0; i < s->count; i++)
+		add_tree(is_device(s->pids[i]) ? &s->usage.device : &s->usage.vmm, s->pids[i]);
+	return 0;
+}
+
+/* ---- in the bridge ---- */
+
+static void on_looked(const struct err *e, void *arg)
+{
+	struct vm_usage_call *c = arg;
+	struct vm_usage usage = {0};
+	if (e == NULL)
+		usage = c->shared->usage;
+	void (*on_done)(const struct vm_usage *, void *) = c->on_done;
+	void *on_done_arg = c->arg;
+	c->task = NULL;
+	vm_usage_cancel(c);
+	on_done(&usage, on_done_arg);
+}
+
+struct vm_usage_call *vm_usage_ask(const struct vm *vm,
+                                   void (*on_done)(const struct vm_usage *u, void *arg),
+                                   void *arg, struct err *e)
+{
+	struct vm_usage_call *c = calloc(1, sizeof(*c));
+	struct shared *s =
+	    mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (c == NULL || s == MAP_FAILED) {
+		err_set(e, ERR_INTERNAL, "out of memory");
+		free(c);
+		return NULL;
+	}
+	for (unsigned i = 0; i < vm->started; i++)
+		if (ev_is_active(&vm->process[i].ended))
+			s->pids[s->count++] = vm->process[i].pid.pid;
+	*c = (struct vm_usage_call){.shared = s, .on_done = on_done, .arg = arg};
+	c->task = task_start(vm->loop, look, s, on_looked, c, e);
+	if (c->task != NULL)
+		return c;
+	vm_usage_cancel(c);
+	return NULL;
+}
+
+/* A child that is still looking has its own mapping of what it fills in. */
+void vm_usage_cancel(struct vm_usage_call *c)
+{
+	if (c == NULL)
+		return;
+	task_cancel(c->task);
+	munmap(c->shared, sizeof(*c->shared));
+	free(c);
+}

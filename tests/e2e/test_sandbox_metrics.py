@@ -1,0 +1,135 @@
+"""What a sandbox uses: in the guest, and of the host."""
+import os
+import signal
+import threading
+
+import pytest
+
+from client import Sandbox, until
+from meddler import Agent
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def qemu(farm):
+    return farm.bridge("qemu")
+
+
+@pytest.fixture
+def box(qemu):
+    made = qemu.client.create(ttl_seconds=600)
+    yield made
+    made.delete()
+
+
+def metrics(box):
+    reply = box.client.get(box.path + "/metrics")
+    assert reply.status == 200, reply.body
+    told = reply.json
+    assert set(told) == {"sandbox_id", "status", "guest", "guest_error", "host"}
+    assert told["sandbox_id"] == box.id
+    return told
+
+
+def test_the_guest_and_its_vm_are_told_with_what_they_use(box):
+    before = metrics(box)
+    guest, host = before["guest"], before["host"]
+    assert (before["status"], before["guest_error"]) == ("running", None)
+    assert 200 * MIB < guest["memory_total_bytes"] <= 256 * MIB
+    assert 0 < guest["memory_available_bytes"] < guest["memory_total_bytes"]
+    assert (guest["execs_running"], guest["exec_cgroups"] >= 0) == (0, True)
+    assert 0 < guest["agent_resident_bytes"] < 4 * MIB
+    for part in host["vmm"], host["device"]:
+        assert MIB / 2 < part["proportional_bytes"] <= part["resident_bytes"]
+    assert host["vmm"]["resident_bytes"] > 10 * host["device"]["proportional_bytes"]
+
+    sleeper = box.start("dd if=/dev/urandom of=/dev/shm/x bs=1M count=64 2>/dev/null; sleep 60",
+                        timeout_seconds=100)["exec_id"]
+    until(lambda: int(box.out("stat -c %s /dev/shm/x 2>/dev/null || echo 0")) == 64 * MIB, 60)
+    after = metrics(box)
+    assert after["guest"]["execs_running"] == 1
+    assert guest["memory_available_bytes"] - after["guest"]["memory_available_bytes"] > 50 * MIB
+    assert after["host"]["vmm"]["resident_bytes"] - host["vmm"]["resident_bytes"] > 30 * MIB
+    assert after["guest"]["execs_cpu_ms"] - guest["execs_cpu_ms"] > 100
+    spent = [h["vmm"]["cpu_user_ms"] + h["vmm"]["cpu_system_ms"] for h in (host, after["host"])]
+    assert spent[1] - spent[0] > 100
+    box.call(sleeper, "kill", {"wait_seconds": 10})
+    ended = metrics(box)["guest"]
+    assert ended["execs_running"] == 0 and ended["execs_retained"] > guest["execs_retained"]
+
+
+def test_one_that_stands_still_is_told_from_the_host_alone(box):
+    assert box.client.post(box.path + "/pause").status == 200
+    told = metrics(box)
+    assert (told["status"], told["guest"], told["guest_error"]) == ("paused", None, None)
+    assert told["host"]["vmm"]["resident_bytes"] > 32 * MIB
+    assert box.client.post(box.path + "/resume").status == 200
+    assert metrics(box)["guest"] is not None
+
+
+def test_a_hibernated_one_is_not_woken(box):
+    assert box.client.post(box.path + "/hibernate", timeout=60).status == 200
+    for _ in range(3):
+        told = metrics(box)
+        assert (told["status"], told["guest"], told["host"]) == ("hibernated", None, None)
+    assert box.status() == "hibernated"
+
+
+def test_an_agent_that_says_nothing_is_not_waited_for_long(qemu, box):
+    machine = qemu.machine(box)
+    os.kill(machine, signal.SIGSTOP)
+    try:
+        told = metrics(box)
+        assert (told["guest"], told["guest_error"]) == (None, "agent.timeout")
+        assert told["host"]["vmm"]["resident_bytes"] > 32 * MIB
+    finally:
+        os.kill(machine, signal.SIGCONT)
+    assert box.out("echo ok") == "ok\n"
+
+
+def test_an_attached_one_is_told_from_its_guest_alone(farm):
+    bridge = farm.bridge("local")
+    agent = Agent(bridge.attach)
+    reply = bridge.client.post("/v1/sandboxes",
+                               {"attach": {"transport": "unix", "path": agent.path}})
+    box = Sandbox(bridge.client, reply.json)
+    told = metrics(box)
+    assert told["guest"]["memory_total_bytes"] > 0 and told["host"] is None
+    box.delete()
+    agent.stop()
+    assert box.client.get(box.path + "/metrics").code == "sandbox.gone"
+    assert box.client.get("/v1/sandboxes/sb-none/metrics").code == "sandbox.not_found"
+
+
+class Poller:
+    """Asks for the metrics of a sandbox all the time."""
+
+    def __init__(self, box):
+        self.box, self.over, self.count = box, threading.Event(), 0
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while not self.over.is_set():
+            self.box.client.get(self.box.path + "/metrics")
+            self.count += 1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+
+def test_to_ask_is_no_activity(qemu, local_bridge):
+    persistent = qemu.client.create(persistent=True, ttl_seconds=2)
+    with Poller(persistent) as poller:
+        until(lambda: persistent.status() == "hibernated", 6)
+        assert poller.count > 5
+    persistent.delete()
+    plain = local_bridge.client.create(ttl_seconds=2)
+    with Poller(plain) as poller:
+        until(lambda: plain.client.get(plain.path).status == 410, 4)
+        assert poller.count > 5
