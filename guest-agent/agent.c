@@ -171,6 +171,7 @@ static int start(struct agent *a, struct err *e)
 		return -1;
 	if ((a->sessions = session_set_create(a, a->loop)) == NULL)
 		return err_set(e, ERR_INTERNAL, "out of memory");
+	exec_table_on_end(a->table, session_set_exec_ended, a->sessions);
 	a->snapshot = snapshot_create(a->loop, a->config, a->table, a->sessions, a->workers, e);
 	if (a->snapshot == NULL)
 		return -1;

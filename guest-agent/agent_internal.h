@@ -9,7 +9,7 @@
 #include "guest-agent/listen.h"
 #include "guest-agent/session.h"
 
-#define AGENT_FEATURES_MAX 8
+#define AGENT_FEATURES_MAX 9
 
 struct agent {
 	struct config *config;

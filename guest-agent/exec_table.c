@@ -35,6 +35,8 @@ struct exec_table {
 	bool stopping;
 	void (*on_idle)(void *arg);
 	void *idle_arg;
+	void (*on_end)(const struct exec *x, void *arg);
+	void *end_arg;
 };
 
 /* FNV-1a; ids come from the host, which has nothing to win by collisions. */
@@ -188,6 +190,8 @@ static void on_finished(struct exec_env *env, void *link)
 	bool now = n->forgotten || t->stopping;
 	bool soon = t->finished_count > RETAINED_UNCHOSEN_MAX;
 	sweep_in(t, now ? 0 : soon ? SWEEP_PAUSE_MS : RETAINED_RESULTS_S * 1000);
+	if (t->on_end != NULL)
+		t->on_end(n->exec, t->end_arg);
 }
 
 static void on_unused(struct exec_env *env, void *link)
@@ -375,6 +379,13 @@ int exec_table_forget(struct exec_table *t, const char *id, struct err *e)
 	}
 	bury(t, id, clock_mono_ms() + TOMBSTONE_S * 1000);
 	return 0;
+}
+
+void exec_table_on_end(struct exec_table *t, void (*on_end)(const struct exec *x, void *arg),
+                       void *arg)
+{
+	t->on_end = on_end;
+	t->end_arg = arg;
 }
 
 void exec_table_shutdown(struct exec_table *t, uint64_t grace_ms, void (*on_idle)(void *arg),

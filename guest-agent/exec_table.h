@@ -39,6 +39,10 @@ struct exec *exec_table_find(struct exec_table *t, const char *id, struct err *e
  * for an id that was never seen. */
 int exec_table_forget(struct exec_table *t, const char *id, struct err *e);
 
+/* Hear of each exec that has ended. */
+void exec_table_on_end(struct exec_table *t, void (*on_end)(const struct exec *x, void *arg),
+                       void *arg);
+
 /* Start nothing any more and cancel what runs (CANCEL_SHUTDOWN); on_idle once, from the
  * loop, when the last exec is finished. */
 void exec_table_shutdown(struct exec_table *t, uint64_t grace_ms, void (*on_idle)(void *arg),

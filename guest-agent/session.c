@@ -31,6 +31,7 @@ static void session_destroy(struct session *s)
 		TAILQ_REMOVE(&set->dirty, s, in_dirty);
 	TAILQ_REMOVE(&set->all, s, in_all);
 	set->count--;
+	set->followers -= s->follows;
 	set->idle_count -= s->state == SESSION_IDLE;
 	close(s->readable.fd);
 	free(s->in);
@@ -307,6 +308,8 @@ void session_set_suspend(struct session_set *set)
 			session_destroy(s);
 		else if (s->peer.exec != NULL)
 			session_suspend(s);
+		else if (s->follows)
+			session_close_when_sent(s);
 	}
 }
 

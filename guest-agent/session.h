@@ -22,6 +22,10 @@ struct session_set *session_set_create(struct agent *a, struct ev_loop *loop);
 void session_set_destroy(struct session_set *set);
 unsigned session_set_count(const struct session_set *set);
 
+/* Tell the sessions that follow; `set` is a struct session_set. */
+struct exec;
+void session_set_exec_ended(const struct exec *x, void *set);
+
 /* Before a snapshot: exec sessions end with Suspended, those without Open at once. */
 void session_set_suspend(struct session_set *set);
 /* How many have yet to send their last frames, and an end to waiting for that. */

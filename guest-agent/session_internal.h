@@ -27,7 +27,7 @@ struct session_set {
 	struct session_list all;   /* oldest first */
 	struct session_list dirty; /* have something to send, or to end */
 	ev_prepare flush;          /* once a turn of the loop: one write a session */
-	unsigned count, idle_count;
+	unsigned count, idle_count, followers;
 };
 
 struct session {
@@ -47,6 +47,7 @@ struct session {
 	bool existing;   /* Started says so */
 	bool only_start; /* a detached exec: the session ends with Started */
 	bool watches_shutdown;
+	bool follows; /* is told which execs end */
 	struct snapshot_waiter snapshot; /* Prepare and Resume */
 	bool started_sent, exit_sent;
 	bool stalled;       /* a frame waits in `in` for StdinAck to leave first */

@@ -206,7 +206,7 @@ static void on_listed(struct exec *x, void *arg)
 	l->pointers[i] = &l->states[i];
 }
 
-static int op_list(struct session *s, struct err *e)
+static int op_list(struct session *s, const Sandgate__ListExecs *m, struct err *e)
 {
 	struct listing *l = calloc(1, sizeof(*l));
 	if (l == NULL)
@@ -219,8 +219,26 @@ static int op_list(struct session *s, struct err *e)
 	put_list(l);
 	session_put_done(s);
 	free(l);
-	session_close_when_sent(s);
+	s->follows = m->follow;
+	s->set->followers += s->follows;
+	if (!s->follows)
+		session_close_when_sent(s);
 	return 0;
+}
+
+void session_set_exec_ended(const struct exec *x, void *arg)
+{
+	struct session_set *set = arg;
+	struct session *s;
+	if (set->followers == 0)
+		return;
+	TAILQ_FOREACH (s, &set->all, in_all) {
+		if (!s->follows || s->state != SESSION_SERVING)
+			continue;
+		put_exec_state(s, x);
+		if (outq_len(&s->out) > FOLLOW_QUEUE_MAX)
+			s->broken = true;
+	}
 }
 
 static int op_exec_info(struct session *s, const Sandgate__ExecInfo *m, struct err *e)
@@ -337,7 +355,7 @@ static int dispatch(struct session *s, Sandgate__Open *open, struct err *e)
 	case SANDGATE__OPEN__OP_ATTACH:
 		return op_attach(s, open->attach, e);
 	case SANDGATE__OPEN__OP_LIST_EXECS:
-		return op_list(s, e);
+		return op_list(s, open->list_execs, e);
 	case SANDGATE__OPEN__OP_EXEC_INFO:
 		return op_exec_info(s, open->exec_info, e);
 	case SANDGATE__OPEN__OP_FORGET_EXEC:

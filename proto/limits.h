@@ -61,6 +61,10 @@
 /* Execs in one ExecList frame, so that it stays under FRAME_MAX_TO_HOST. */
 #define LIST_FRAME_EXECS 64
 
+/* Unsent bytes of a session that follows which execs end, at which it is closed: its host can
+ * ask anew. */
+#define FOLLOW_QUEUE_MAX (256 * KIB)
+
 /* Opened waits so long for Started, and Started for output or Exit, so that they leave in
  * one write (ms): under emulation a packet costs as much as a tenth of a spawn. */
 #define OPENED_HOLD_MS 100
@@ -373,12 +377,24 @@
 #define HOST_RESERVE_MIB (256 + BUFFERED_MAX / MIB)
 #define VM_OVERHEAD_MIB 48
 
+/* The warm pool: VMs of one template and size at most, and how long one is kept that nobody
+ * takes (seconds). */
+#define WARM_POOL_MAX 16
+#define WARM_KEPT_S 600
+
 /* One is to hibernate, but there are calls in progress which are no activity (its metrics are
  * asked for): it is tried again so soon. */
 #define HIBERNATE_RETRY_MS 200
 
 /* Events of sandboxes that a stream may still ask for. */
 #define EVENTS_KEPT 4096
+
+/* What a template's `ready` waits for, or `start` alone, takes at most so long (seconds), unless
+ * the template says otherwise: no more than a caller would wait for; and the pause between two
+ * tries (ms), short beside what a try costs a slow guest. */
+#define READY_DEFAULT_S 60
+#define READY_MAX_S 600
+#define READY_PAUSE_MS 250
 
 /* A template's snapshot that no create has used for so long is removed at the next start. */
 #define BAKED_KEPT_S (7 * 24 * 3600)

@@ -123,6 +123,84 @@ static void list(const struct target *t)
 	ask_forget(t, e.exec_id);
 }
 
+/* A session that follows: past the list. */
+static struct conn *follow(const struct target *t)
+{
+	Sandgate__ListExecs body = SANDGATE__LIST_EXECS__INIT;
+	Sandgate__GuestFrame *m;
+
+	if (!ask_feature(t, "follow"))
+		skip("the agent does not tell of ends");
+	body.follow = true;
+	struct conn *c = ask_session(t, SANDGATE__OPEN__OP_LIST_EXECS, &body);
+	while ((m = conn_recv(c, CONN_WAIT_MS)) &&
+	       m->body_case == SANDGATE__GUEST_FRAME__BODY_EXEC_LIST)
+		;
+	expect(m && m->body_case == SANDGATE__GUEST_FRAME__BODY_DONE,
+	       "the list does not end with done");
+	return c;
+}
+
+/* The next end of an exec of this id; others of the host's may be told between. */
+static Sandgate__Result *followed_end(struct conn *c, const char *id)
+{
+	for (;;) {
+		Sandgate__ExecState *s =
+		    ask_next(c, SANDGATE__GUEST_FRAME__BODY_EXEC_STATE)->exec_state;
+		expect(s->phase == SANDGATE__EXEC_PHASE__PHASE_FINISHED && s->result,
+		       "told of an exec that has not ended");
+		if (strcmp(s->exec_id, id) == 0)
+			return s->result;
+	}
+}
+
+static void ends_are_followed(const struct target *t)
+{
+	Sandgate__Exec detached = ask_sh("exit 7"), owned = ask_sh("exit 8"),
+	               never = ask_argv((const char *const[]){"/no/such/program", NULL}),
+	               forgotten = ask_sh("sleep 60");
+	struct conn *c = follow(t);
+
+	detached.detached = true;
+	ask_start(t, &detached);
+	expect(followed_end(c, detached.exec_id)->exit_code == 7, "another exit code");
+	ask_run(t, &owned);
+	expect(followed_end(c, owned.exec_id)->exit_code == 8, "another exit code");
+	ask_run(t, &never);
+	expect(followed_end(c, never.exec_id)->outcome ==
+	           SANDGATE__OUTCOME__OUTCOME_SPAWN_FAILED,
+	       "another outcome");
+	ask_start(t, &forgotten);
+	ask_forget(t, forgotten.exec_id);
+	expect(followed_end(c, forgotten.exec_id)->cancel_reason ==
+	           SANDGATE__CANCEL_REASON__CANCEL_KILLED,
+	       "another reason");
+}
+
+/* What ended before is in the list, so that nothing is missed in between. */
+static void ends_before_are_listed(const struct target *t)
+{
+	Sandgate__ListExecs body = SANDGATE__LIST_EXECS__INIT;
+	Sandgate__Exec e = ask_sh("exit 9");
+	bool found = false;
+
+	conn_close(follow(t));
+	e.keep_output = true;
+	ask_run(t, &e);
+	body.follow = true;
+	struct conn *c = ask_session(t, SANDGATE__OPEN__OP_LIST_EXECS, &body);
+	for (;;) {
+		Sandgate__GuestFrame *m = conn_recv(c, CONN_WAIT_MS);
+		expect(m, "closed before the list's end");
+		if (m->body_case != SANDGATE__GUEST_FRAME__BODY_EXEC_LIST)
+			break;
+		for (size_t i = 0; i < m->exec_list->n_execs; i++)
+			found =
+			    found || strcmp(m->exec_list->execs[i]->exec_id, e.exec_id) == 0;
+	}
+	expect(found, "an exec that has ended is not listed");
+}
+
 static void forget_running(const struct target *t)
 {
 	Sandgate__Exec e = ask_sh("sleep 60");
@@ -178,6 +256,8 @@ static const struct check checks[] = {
     {83, "ExecInfo tells of a running exec", state_of_running},
     {83, "ExecInfo tells of a finished exec", state_of_finished},
     {82, "ListExecs lists an exec once", list},
+    {82, "a session that follows is told of each end", ends_are_followed},
+    {82, "what has ended before is in the list", ends_before_are_listed},
     {81, "ForgetExec kills what runs and drops it", forget_running},
     {81, "leaves, descriptors and sessions return to the baseline", baseline},
 };

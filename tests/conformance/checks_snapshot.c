@@ -164,6 +164,25 @@ static void silent_sessions_are_closed(const struct target *t)
 	resume(t, SANDGATE__RESUME_ROLE__RESUME_SAME);
 }
 
+static void followers_are_closed(const struct target *t)
+{
+	Sandgate__ListExecs list = SANDGATE__LIST_EXECS__INIT;
+	Sandgate__GuestFrame *m;
+
+	begin(t);
+	if (!ask_feature(t, "follow"))
+		skip("the agent does not tell of ends");
+	list.follow = true;
+	struct conn *c = ask_session(t, SANDGATE__OPEN__OP_LIST_EXECS, &list);
+	while ((m = conn_recv(c, CONN_WAIT_MS)) &&
+	       m->body_case != SANDGATE__GUEST_FRAME__BODY_DONE)
+		;
+	prepare(t);
+	expect(conn_readable(c, CONN_WAIT_MS) && !conn_recv(c, 0),
+	       "a session that follows outlives Prepare");
+	resume(t, SANDGATE__RESUME_ROLE__RESUME_SAME);
+}
+
 static void output_goes_on(const struct target *t)
 {
 	enum { TOTAL = 4000000 };
@@ -432,6 +451,7 @@ static void clone_forgets(const struct target *t)
 static const struct check checks[] = {
     {90, "a prepared agent takes no work and answers questions", prepared_takes_no_work},
     {90, "a session without Open ends with Prepare", silent_sessions_are_closed},
+    {90, "a session that follows ends with Prepare", followers_are_closed},
     {91, "output goes on where it was suspended", output_goes_on},
     {91, "watchers and controllers are suspended, too", watchers_and_controllers_are_suspended},
     {92, "no owner is lost while the agent is prepared", nobody_is_lost},
