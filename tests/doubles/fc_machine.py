@@ -1,74 +1,29 @@
-"""What the double's API means: fields by version, the state machine, snapshots, the guest.
+"""What the double of Firecracker's API means: fields by version, the state machine, snapshots.
 
 A snapshot's state records what a load checks: the version, disks, taps, the vsock's path and
 CID, the size of memory. Memory is a sparse file of that size with something random in it; it is
 hashed when it is loaded and when the VMM ends, and looked at meanwhile: a change is a
-violation. The guest is a guest-agent in namespaces of its own, which ends with the VMM; it keeps
-nothing across a restore.
+violation. The guest keeps nothing across a restore.
 """
-import glob
 import hashlib
 import json
 import os
 import random
 import re
-import signal
-import subprocess
-import sys
-import time
+import socket
 
-from fc_vsock import Vsock, become_root
+import double
+from double import MIB, Guest, Refused, log, room_path, version_tuple
+from machine import Machine
+from vsock import LINE_MAX, Vsock
 
 VERSION = os.environ.get("DOUBLE_VERSION", "1.17.0")
-JAIL = os.environ.get("DOUBLE_JAIL")
-AGENT_SOCKET = "agent.sock"
-MIB = 1 << 20
-STATES = ("Not started", "Running", "Paused")
-
-
-class Refused(Exception):
-    """Answered with 400 and this text."""
-
-
-class RestoreFailed(Refused):
-    """The same, after which the VMM ends."""
-
-
-def log(event, **fields):
-    path = os.environ.get("DOUBLE_LOG")
-    if path:
-        with open(path, "a") as f:
-            f.write(json.dumps({"event": event, "room": os.getcwd(), **fields}) + "\n")
-
-
-def version_tuple(text):
-    return tuple(int(n) for n in re.match(r"(\d+)\.(\d+)\.(\d+)", text).groups())
-
-
 NOW = version_tuple(VERSION)
-
-
-def room_path(path):
-    """Where a path of the VMM's is on this machine. In a jail nothing outside is seen."""
-    if JAIL is None:
-        return path
-    inside = "." + path if path.startswith("/") else path
-    real = os.path.realpath(inside)
-    if real != JAIL and not real.startswith(JAIL + "/"):
-        raise Refused(f"No such file or directory: {path}")
-    return inside
 
 
 def clock_realtime_known():
     return NOW >= (1, 16, 0) or NOW[:2] in ((1, 15), (1, 14)) and \
         NOW >= {(1, 15): (1, 15, 1), (1, 14): (1, 14, 4)}[NOW[:2]]
-
-
-def become_guest():
-    """In the child: the guest's root has all rights, those of its VMM are no matter to it."""
-    become_root()
-    if os.geteuid() == 0:
-        os.setresgid(0, 0, 0)
 
 
 # ---- fields: {name: type}, those that are required without a question mark ----
@@ -94,27 +49,11 @@ CREATE = {"snapshot_path": str, "mem_file_path": str, "snapshot_type?": str}
 
 
 def check(fields, body):
-    """`body` as an object with these fields and no others."""
-    if not isinstance(body, dict):
-        raise Refused("The request's body is no object.")
-    known = {name.rstrip("?"): kind for name, kind in fields.items()}
-    for name, value in body.items():
-        if name not in known:
-            raise Refused(f"An error occurred when deserializing the json body of a request: "
-                          f"unknown field `{name}`, expected one of {sorted(known)}.")
-        if type(value) is not known[name]:
-            raise Refused(f"invalid type for `{name}`")
-    for name in fields:
-        if not name.endswith("?") and name not in body:
-            raise Refused(f"missing field `{name}`")
-    return body
-
-
-def no_duplicates(pairs):
-    names = [name for name, _ in pairs]
-    if len(names) != len(set(names)):
-        raise Refused("duplicate field")
-    return dict(pairs)
+    try:
+        return double.check(fields, body)
+    except ValueError as e:
+        raise Refused(f"An error occurred when deserializing the json body of a request: "
+                      f"{e}.") from None
 
 
 class Memory:
@@ -151,30 +90,65 @@ class Memory:
         return self.changed() or self.digest() != self.hash
 
 
-class Machine:
+class FirecrackerVsock(Vsock):
+    def __init__(self, path):
+        self.deaf = False
+        super().__init__(path)
+
+    def listens(self, sock):
+        return self.hears() and not self.deaf
+
+    def read_line(self, sock):
+        """Read at one go as far as it is there; None when that is not a whole one."""
+        line = b""
+        while len(line) < LINE_MAX and not line.endswith(b"\n"):
+            try:
+                byte = sock.recv(1, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            if not byte:
+                return None
+            line += byte
+        return line if line.endswith(b"\n") else None
+
+    def ended(self, source, to, host, broken):
+        """One direction that is done is the other's end."""
+        if self.peers[host] is None:  # a snapshot was taken: the host hears nothing of it
+            return
+        for sock in (source, to):
+            self.shut(sock, socket.SHUT_RDWR)
+
+    def reset_guest_side(self):
+        """A snapshot resets each connection in the guest, and tells the host nothing."""
+        with self.lock:
+            guests = [guest for guest in self.peers.values() if guest]
+            self.peers = dict.fromkeys(self.peers)
+        for guest in guests:
+            self.shut(guest, socket.SHUT_RDWR)
+
+
+class Firecracker(Machine):
+    SERVER, METHODS = "Firecracker API", "GET|PUT|PATCH"
+
     def __init__(self, instance):
+        super().__init__()
         self.id, self.state, self.bare_pause = instance, "Not started", False
         self.config = {"drives": {}, "nets": {}}
-        self.vsock = self.memory = self.agent = None
-
-    # ---- the end ----
+        self.memory = None
 
     def die(self, status):
-        """Sockets stay where they are, as the real one leaves them."""
         if self.memory and self.memory.changed_at_end():
             log("violation", why="the memory file of a loaded guest has changed")
             status = 1
-        if self.agent:
-            self.agent.kill()
-        os._exit(status)
+        super().die(status)
 
-    def watch(self):
-        while True:
-            time.sleep(0.05)
-            if self.memory and self.memory.changed():
-                self.die(1)
-            if self.agent and self.agent.poll() is not None:
-                self.die(0)  # the guest has shut down
+    def look(self):
+        if self.memory and self.memory.changed():
+            self.die(1)
+
+    @staticmethod
+    def fault(refused):
+        return {"fault_message": str(refused)}
 
     # ---- requests ----
 
@@ -190,7 +164,7 @@ class Machine:
         if method == "GET" and body:
             raise Refused("GET request cannot have a body.")
         try:
-            value = json.loads(body, object_pairs_hook=no_duplicates) if body else None
+            value = json.loads(body, object_pairs_hook=double.no_duplicates) if body else None
         except ValueError as e:
             raise Refused(f"The body is no JSON: {e}") from None
         if named and method in ("PUT", "PATCH"):
@@ -261,49 +235,19 @@ class Machine:
             self.readable(body["path_on_host"])
         self.config["drives" if kind == "drives" else "nets"][name] = body
 
-    def readable(self, path):
-        try:
-            with open(room_path(path), "rb") as f:
-                return f.read(4)
-        except OSError as e:
-            raise Refused(f"{path}: {e.strerror}") from None
-
     def bind_vsock(self, path):
         try:
-            self.vsock = Vsock(room_path(path), AGENT_SOCKET)
+            self.vsock = FirecrackerVsock(room_path(path))
         except OSError as e:
             raise Refused(f"Cannot create backend for vsock device: UnixBind({e})") from None
 
     # ---- running ----
 
-    def boot_guest(self, seconds):
-        """The guest's kernel is up after `seconds`, and its agent as soon as it can."""
-        own = ["--mount", "--pid", "--fork", "--kill-child", "--uts", "--mount-proc"]
-        own += [] if os.getuid() == 0 else ["--user", "--map-root-user"]
-        self.agent = subprocess.Popen(
-            ["/usr/bin/unshare", *own, "/bin/sh", "-c",
-             'mount -t tmpfs none /sys/fs/cgroup && { "$0" --port 0 --unix "$1" & wait $!; }',
-             os.environ["DOUBLE_AGENT"], AGENT_SOCKET],
-            stdin=subprocess.DEVNULL, preexec_fn=become_guest)
-        if self.vsock:
-            self.vsock.driver_up_at = time.monotonic() + seconds
-
-    def stop_guest(self, stop):
-        """Its processes stand still, although its clocks go on."""
-        def below(pid):
-            for path in glob.glob(f"/proc/{pid}/task/*/children"):
-                with open(path) as f:
-                    for child in f.read().split():
-                        yield int(child)
-                        yield from below(child)
-        for pid in below(self.agent.pid):
-            os.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT)
-
     def act(self, body):
         check({"action_type": str}, body)
         if body["action_type"] == "SendCtrlAltDel":
             self.after_start()
-            self.agent.send_signal(signal.SIGKILL)
+            self.guest.kill()
         elif body["action_type"] == "InstanceStart":
             self.before_start()
             if "boot" not in self.config:
@@ -312,7 +256,7 @@ class Machine:
                 raise Refused("Cannot load kernel due to invalid memory configuration or invalid "
                               "kernel image: Invalid Elf magic number")
             log("booted", arguments=self.config["boot"].get("boot_args"))
-            self.boot_guest(random.uniform(0, 0.010))
+            self.guest = Guest(self.vsock, random.uniform(0, 0.010))
             self.state = "Running"
         else:
             raise Refused(f"unknown variant `{body['action_type']}`")
@@ -324,13 +268,11 @@ class Machine:
             raise Refused(f"unknown variant `{body['state']}`")
         paused = body["state"] == "Paused"
         self.state = "Paused" if paused else "Running"
-        self.stop_guest(paused)
         if paused:
             self.bare_pause = True
         elif self.bare_pause and NOW in ((1, 16, 0), (1, 16, 1)) and self.vsock:
             self.vsock.deaf = True
-        if self.vsock:
-            self.vsock.paused = paused
+        self.set_paused(paused)
 
     # ---- snapshots ----
 
@@ -345,10 +287,7 @@ class Machine:
         state = {"version": VERSION, "memory": size, "config": self.config}
         try:
             with open(room_path(body["mem_file_path"]), "wb") as f:
-                f.truncate(size)
-                f.write(os.urandom(65536))
-                f.seek(size - 4096)
-                f.write(os.urandom(4096))
+                double.write_memory(f, size)
             with open(room_path(body["snapshot_path"]), "w") as f:
                 json.dump(state, f)
         except OSError as e:
@@ -369,8 +308,8 @@ class Machine:
         try:
             self.restore(body, override["uds_path"])
         except Refused as e:
-            log("refused", why=str(e))
-            raise RestoreFailed(f"Load snapshot error: {e}") from None
+            self.doomed = 1
+            raise Refused(f"Load snapshot error: {e}") from None
 
     def restore(self, body, uds_path):
         try:
@@ -404,4 +343,4 @@ class Machine:
         self.state = "Running" if body.get("resume_vm") else "Paused"
         if self.vsock:
             self.vsock.paused = self.state == "Paused"
-        self.boot_guest(0)
+        self.guest = Guest(self.vsock, 0)

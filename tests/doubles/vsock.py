@@ -1,4 +1,5 @@
-"""The double's hybrid vsock: a Unix socket whose connections reach the guest's agent.
+"""A double's hybrid vsock: a Unix socket whose connections reach the guest's agent. What the VMMs
+do differently is in the subclasses, beside their machines.
 
 Faults, taken from the file DOUBLE_FAULTS, "MODE COUNT" for the next COUNT connections:
   eof     closed instead of answered, as when nobody listens in the guest yet
@@ -6,10 +7,8 @@ Faults, taken from the file DOUBLE_FAULTS, "MODE COUNT" for the next COUNT conne
   silent  never answered, never closed
   mute    answered with OK, then nothing ever
 """
-import ctypes
 import fcntl
 import os
-import platform
 import random
 import re
 import select
@@ -17,16 +16,11 @@ import socket
 import threading
 import time
 
+from double import AGENT_SOCKET, become_root
+
 AGENT_PORT = 523
 LINE_MAX = 32
 CONNECTIONS_MAX = 1023
-
-
-def become_root():
-    """Take back the rights that the double has laid aside, in this thread alone."""
-    number = {"x86_64": 117, "aarch64": 147}[platform.machine()]  # setresuid(2)
-    if os.getuid() == 0:
-        ctypes.CDLL(None).syscall(number, 0, 0, 0)
 
 
 def take_fault():
@@ -44,20 +38,6 @@ def take_fault():
         return words[0]
 
 
-def read_line(sock):
-    """The line, read at one go as far as it is there; None when that is not a whole one."""
-    line = b""
-    while len(line) < LINE_MAX and not line.endswith(b"\n"):
-        try:
-            byte = sock.recv(1, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
-        if not byte:
-            return None
-        line += byte
-    return line if line.endswith(b"\n") else None
-
-
 def wait_for(sock, events, seconds=None):
     poll = select.poll()
     poll.register(sock, events)
@@ -72,17 +52,41 @@ def hold(sock):
 class Vsock:
     """Bound when it is made; accepts at once, and answers when the guest's driver is up."""
 
-    def __init__(self, path, agent):
-        self.agent, self.paused, self.deaf, self.driver_up_at = agent, False, False, None
+    def __init__(self, path):
+        self.paused, self.driver_up_at = False, None
         self.lock, self.peers, self.count = threading.Lock(), {}, 0
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
         self.listener.listen(128)
         threading.Thread(target=self.accept, daemon=True).start()
 
+    def close(self):
+        self.shut(self.listener, socket.SHUT_RDWR)
+        self.listener.close()
+
+    # ---- what the VMMs do differently ----
+
+    def listens(self, sock):
+        """Whether the guest's side will ever take up what was said by now; may wait for it."""
+        raise NotImplementedError
+
+    def read_line(self, sock):
+        """The host's first line, with its end; None when it is given up."""
+        raise NotImplementedError
+
+    def ended(self, source, to, host, broken):
+        """`source` says no more, or `broken`: one of them has gone. `host`: which of them is the
+        host's end."""
+        raise NotImplementedError
+
+    # ---- connections ----
+
     def accept(self):
         while True:
-            sock, _ = self.listener.accept()
+            try:
+                sock, _ = self.listener.accept()
+            except OSError:  # closed
+                return
             with self.lock:
                 room = len(self.peers) < CONNECTIONS_MAX
                 if room:
@@ -94,7 +98,7 @@ class Vsock:
                 sock.close()
 
     def hears(self):
-        return not self.paused and not self.deaf and self.driver_up_at is not None and \
+        return not self.paused and self.driver_up_at is not None and \
             time.monotonic() >= self.driver_up_at
 
     def serve(self, sock, number):
@@ -110,10 +114,10 @@ class Vsock:
 
     def converse(self, sock, number):
         wait_for(sock, select.POLLIN)
-        if not self.hears():
+        if not self.listens(sock):
             hold(sock)
             return
-        line = read_line(sock)
+        line = self.read_line(sock)
         match = re.fullmatch(rb"CONNECT (\d{1,10})\n", line or b"", re.IGNORECASE)
         if not match or int(match[1]) != AGENT_PORT:
             return
@@ -129,9 +133,7 @@ class Vsock:
             if fault == "mute":
                 hold(sock)
             return
-        become_root()  # for the agent, which looks at who connects
-        guest = socket.socket(socket.AF_UNIX)
-        guest.connect(self.agent)
+        guest = self.reach_agent()
         with self.lock:
             self.peers[sock] = guest
         early = b""
@@ -140,8 +142,15 @@ class Vsock:
         sock.sendall(ok + early)
         self.pump(sock, guest)
 
+    @staticmethod
+    def reach_agent():
+        become_root()  # for the agent, which looks at who connects
+        guest = socket.socket(socket.AF_UNIX)
+        guest.connect(AGENT_SOCKET)
+        return guest
+
     def pump(self, sock, guest):
-        """Until either side is done, even with one direction: both are then."""
+        """Until both directions are done."""
         back = threading.Thread(target=self.forward, args=(guest, sock, sock), daemon=True)
         back.start()
         self.forward(sock, guest, sock)
@@ -150,26 +159,17 @@ class Vsock:
             hold(sock)
 
     def forward(self, source, to, host):
+        broken = False
         try:
             while data := source.recv(65536):
                 to.sendall(data)
         except OSError:
-            pass
-        if self.peers[host] is None:  # a snapshot was taken: the host hears nothing of it
-            return
-        for sock in (source, to):
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+            broken = True
+        self.ended(source, to, host, broken)
 
-    def reset_guest_side(self):
-        """A snapshot resets each connection in the guest, and tells the host nothing."""
-        with self.lock:
-            guests = [guest for guest in self.peers.values() if guest]
-            self.peers = dict.fromkeys(self.peers)
-        for guest in guests:
-            try:
-                guest.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+    @staticmethod
+    def shut(sock, how):
+        try:
+            sock.shutdown(how)
+        except OSError:
+            pass
