@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "host-bridge/api/call_request.h"
 #include "host-bridge/sandbox/vm_sweep.h"
 #include "proto/limits.h"
 
@@ -21,6 +22,13 @@
 static void add_text(crypto_generichash_state *h, const char *text)
 {
 	crypto_generichash_update(h, (const uint8_t *)text, strlen(text) + 1);
+}
+
+/* What is run in the boot that the snapshot is made of. */
+static void add_command(crypto_generichash_state *h, const struct call_request *q)
+{
+	static const uint8_t none[CALL_DIGEST_BYTES];
+	crypto_generichash_update(h, q != NULL ? q->digest : none, CALL_DIGEST_BYTES);
 }
 
 static void add_number(crypto_generichash_state *h, unsigned long long n)
@@ -58,9 +66,11 @@ int baked_path(const char *state_dir, const struct launcher *l,
 	add_number(&h, r->vcpus);
 	add_number(&h, r->memory_mib);
 	add_number(&h, r->disk_mib);
+	add_command(&h, r->template.start);
+	add_command(&h, r->template.ready);
 	if (add_file(&h, r->template.kernel, e) < 0 ||
 	    add_file(&h, r->template.initrd, e) < 0 || add_file(&h, program, e) < 0 ||
-	    (r->root != NULL && add_file(&h, r->root, e) < 0))
+	    (r->template.root[0] != '\0' && add_file(&h, r->template.root, e) < 0))
 		return -1;
 	crypto_generichash_final(&h, digest, sizeof(digest));
 	sodium_bin2hex(hex, sizeof(hex), digest, sizeof(digest));

@@ -4,18 +4,36 @@
 #include <string.h>
 
 #include "host-bridge/sandbox/baked.h"
+#include "host-bridge/sandbox/image.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
+#include "host-bridge/sandbox/sandbox_warm.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
-static unsigned long long committed_memory(struct sandbox_set *set)
+static unsigned long long memory_of(const struct sandbox_list *list)
 {
 	unsigned long long mib = 0;
-	struct sandbox *s;
-	TAILQ_FOREACH (s, &set->all, entry)
+	const struct sandbox *s;
+	TAILQ_FOREACH (s, list, entry)
 		if (s->vm != NULL && s->launcher->takes_memory)
 			mib += s->spec.memory_mib + VM_OVERHEAD_MIB;
 	return mib;
+}
+
+/* Room for it beside all living guests; the warm ones make way for others. */
+static int check_room(const struct sandbox *s, struct err *e)
+{
+	struct sandbox_set *set = s->set;
+	struct err full = {0};
+	unsigned long long used = memory_of(&set->all) + memory_of(&set->warm);
+	if (launcher_capacity(s->launcher, s->spec.memory_mib, used, &full) == 0)
+		return 0;
+	if (full.code == ERR_CAPACITY && !s->warm && sandbox_warm_drop_all(set))
+		return launcher_capacity(s->launcher, s->spec.memory_mib, memory_of(&set->all),
+		                         e);
+	if (e != NULL)
+		*e = full;
+	return -1;
 }
 
 static int refuse_resource(const char *name, const struct launcher *l, struct err *e)
@@ -24,6 +42,28 @@ static int refuse_resource(const char *name, const struct launcher *l, struct er
 	snprintf(field, sizeof(field), "resources.%s", name);
 	return err_field(e, ERR_LIMIT_UNSUPPORTED, field, "the launcher %s cannot enforce %s",
 	                 l->name, field);
+}
+
+/* Of a template, for a sandbox that starts from it: the root image that it has now, and the
+ * size of the disk unless the request gave one. */
+static int settle_disks(struct sandbox *s, const struct template *t, struct err *e)
+{
+	struct sandbox_spec *spec = &s->spec;
+	if (spec->disk_mib == 0)
+		spec->disk_mib = t->disk_mib;
+	if (!s->launcher->takes_disks && (spec->disk_mib != 0 || t->root[0] != '\0'))
+		return err_set(e, ERR_LAUNCHER_FAILED,
+		               "the template has a disk, and the launcher %s offers none",
+		               s->launcher->name);
+	return t->root[0] != '\0' ? image_keep(s->set->state_dir, t->root, spec->image, e) : 0;
+}
+
+/* The very image that it was made from: its template may have another by now. */
+static int find_image(const struct sandbox *s, struct launcher_request *r, struct err *e)
+{
+	if (s->spec.image[0] == '\0')
+		return 0;
+	return image_path(s->set->state_dir, s->spec.image, r->template.root, e);
 }
 
 /* The template's defaults, the request's wishes, and what this host can give. */
@@ -47,7 +87,7 @@ static int settle_resources(struct sandbox *s, struct launcher_request *r, struc
 		return 0;
 	}
 	if (s->source != NULL)
-		return launcher_capacity(l, spec->memory_mib, committed_memory(s->set), e);
+		return check_room(s, e);
 	if (template_load(s->set->rootfs_dir, spec->template, l->template_kind, &r->template,
 	                  e) < 0)
 		return -1;
@@ -55,18 +95,13 @@ static int settle_resources(struct sandbox *s, struct launcher_request *r, struc
 		spec->vcpus = r->template.vcpus;
 	if (spec->memory_mib == 0)
 		spec->memory_mib = r->template.memory_mib;
-	if (spec->disk_mib == 0)
-		spec->disk_mib = r->template.disk_mib;
-	if (!l->takes_disks && (spec->disk_mib != 0 || r->template.root[0] != '\0'))
-		return err_set(e, ERR_LAUNCHER_FAILED,
-		               "the template has a disk, and the launcher %s offers none",
-		               l->name);
-	r->root = r->template.root[0] != '\0' ? r->template.root : NULL;
+	if (settle_disks(s, &r->template, e) < 0)
+		return -1;
 	if (spec->vcpus > launcher_host_cpus())
 		return err_limit(e, ERR_LIMIT_UNSUPPORTED, "resources.vcpus",
 		                 launcher_host_cpus(), "this host has %u CPUs",
 		                 launcher_host_cpus());
-	return launcher_capacity(l, spec->memory_mib, committed_memory(s->set), e);
+	return check_room(s, e);
 }
 
 /* What it starts from: a snapshot that was asked for; else its template's, when there is one;
@@ -92,7 +127,10 @@ static int choose_boot(struct sandbox *s, struct launcher_request *r, char resto
 	r->restore = s->restored ? restore : NULL;
 	if (s->restored)
 		sandbox_read_agent(s, restore);
-	return 0;
+	if (s->restored || (r->template.start == NULL && r->template.ready == NULL))
+		return 0;
+	s->start = sandbox_start_new(s, &r->template);
+	return s->start != NULL ? 0 : err_set(e, ERR_INTERNAL, "out of memory");
 }
 
 /* A snapshot brings all that it was made of. */
@@ -112,12 +150,16 @@ static int take_source(struct sandbox *s, struct err *e)
 		    "the snapshot was made on %s (%s), and sandboxes run on %s here",
 		    n->launcher, n->isolation, s->launcher->name);
 	if ((spec->vcpus != 0 && spec->vcpus != n->vcpus) ||
-	    (spec->memory_mib != 0 && spec->memory_mib != n->memory_mib))
+	    (spec->memory_mib != 0 && spec->memory_mib != n->memory_mib) ||
+	    (spec->disk_mib != 0 && spec->disk_mib != n->disk_mib))
 		return err_field(e, ERR_INVALID_FIELD, "resources",
-		                 "the snapshot has %u vcpus and %u MiB, which cannot change",
-		                 n->vcpus, n->memory_mib);
+		                 "the snapshot has %u vcpus, %u MiB and a disk of %u MiB,"
+		                 " which cannot change",
+		                 n->vcpus, n->memory_mib, n->disk_mib);
 	spec->vcpus = n->vcpus;
 	spec->memory_mib = n->memory_mib;
+	spec->disk_mib = n->disk_mib;
+	snprintf(spec->image, sizeof(spec->image), "%s", n->image);
 	snprintf(spec->template, sizeof(spec->template), "%s", n->template);
 	if (spec->exec_defaults == NULL && n->exec_defaults != NULL)
 		spec->exec_defaults = json_deep_copy(n->exec_defaults);
@@ -126,14 +168,19 @@ static int take_source(struct sandbox *s, struct err *e)
 	return 0;
 }
 
-static bool is_taken(uid_t uid, void *arg)
+static bool has_uid(const struct sandbox_list *list, uid_t uid)
 {
-	struct sandbox_set *set = arg;
-	struct sandbox *s;
-	TAILQ_FOREACH (s, &set->all, entry)
+	const struct sandbox *s;
+	TAILQ_FOREACH (s, list, entry)
 		if (s->vm != NULL && s->uid == uid)
 			return true;
 	return false;
+}
+
+static bool is_taken(uid_t uid, void *arg)
+{
+	struct sandbox_set *set = arg;
+	return has_uid(&set->all, uid) || has_uid(&set->warm, uid);
 }
 
 /* Start what `r` says, which lacks what is the sandbox's own. */
@@ -173,7 +220,7 @@ int sandbox_restart(struct sandbox *s, const char *saved, struct err *e)
 	static struct launcher_request none;
 	struct launcher_request r = none;
 	r.restore = saved;
-	if (launcher_capacity(s->launcher, s->spec.memory_mib, committed_memory(s->set), e) < 0)
+	if (check_room(s, e) < 0 || find_image(s, &r, e) < 0)
 		return -1;
 	return start_vm(s, &r, e) == 0 ? 0 : -1;
 }
@@ -184,28 +231,65 @@ static int admit(const struct sandbox *s, struct err *e)
 	return set->admit != NULL ? set->admit(&s->spec, set->admit_arg, e) : 0;
 }
 
-/* Everything that can be refused is refused before the sandbox is written down. */
-static int launch(struct sandbox *s, struct err *e)
+/* Nobody has heard of it: it goes without its creator being told. */
+static int undo(struct sandbox *s)
 {
-	static struct launcher_request none;
-	struct launcher_request r = none;
-	char restore[PATH_MAX];
-	if (take_source(s, e) < 0 || settle_resources(s, &r, e) < 0 ||
-	    choose_boot(s, &r, restore, e) < 0 || admit(s, e) < 0)
-		return -1;
-	int rc = start_vm(s, &r, e);
-	if (rc == 0) {
-		sandbox_event(s, "created", NULL, NULL);
-		sandbox_event(s, "booting", NULL, s->restored ? "restore" : "boot");
-	}
-	if (rc <= 0)
-		return rc;
-	/* Nobody has heard of it: it goes without its creator being told. */
 	struct sandbox_waiter *creator = SLIST_FIRST(&s->ready_waiters);
 	SLIST_REMOVE_HEAD(&s->ready_waiters, entry);
 	free(creator);
 	sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_NONE, NULL, NULL);
 	return 1;
+}
+
+static void tell_created(struct sandbox *s)
+{
+	sandbox_event(s, "created", NULL, NULL);
+	sandbox_event(s, "booting", NULL, s->restored ? "restore" : "boot");
+}
+
+/* From the warm pool: it may be up already. */
+static int take(struct sandbox *s, struct err *e)
+{
+	if (sandbox_save(s, e) < 0)
+		return undo(s);
+	tell_created(s);
+	if (s->up > 0.) {
+		s->up = sandbox_clock();
+		sandbox_answered(s);
+	}
+	return 0;
+}
+
+static int settle(struct sandbox *s, struct launcher_request *r, char restore[PATH_MAX],
+                  struct err *e)
+{
+	int rc = take_source(s, e) < 0 || settle_resources(s, r, e) < 0 ||
+	                 find_image(s, r, e) < 0 || choose_boot(s, r, restore, e) < 0
+	             ? -1
+	             : 0;
+	template_free(&r->template);
+	return rc;
+}
+
+/* Everything that can be refused is refused before the sandbox is written down. -1: it is to be
+ * freed, 1: it goes by itself. */
+static int launch(struct sandbox **at, struct err *e)
+{
+	static struct launcher_request none;
+	struct launcher_request r = none;
+	struct sandbox *s = *at, *warm;
+	char restore[PATH_MAX];
+	if (settle(s, &r, restore, e) < 0 || admit(s, e) < 0)
+		return -1;
+	warm = sandbox_warm_claim(s);
+	if (warm != NULL) {
+		*at = warm;
+		return take(warm, e);
+	}
+	int rc = start_vm(s, &r, e);
+	if (rc == 0)
+		tell_created(s);
+	return rc > 0 ? undo(s) : rc;
 }
 
 struct sandbox *sandbox_create(struct sandbox_set *set, const struct sandbox_spec *spec,
@@ -233,7 +317,7 @@ struct sandbox *sandbox_create(struct sandbox_set *set, const struct sandbox_spe
 		sandbox_free(s);
 		return NULL;
 	}
-	int rc = launch(s, e);
+	int rc = launch(&s, e);
 	if (rc < 0)
 		sandbox_free(s);
 	return rc == 0 ? s : NULL;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "host-bridge/sandbox/sandbox_steps.h"
+#include "host-bridge/sandbox/sandbox_warm.h"
 
 /* RFC 3339, in UTC, with milliseconds. */
 json_t *sandbox_instant(int64_t ms)
@@ -18,13 +19,18 @@ json_t *sandbox_instant(int64_t ms)
 	return json_string(text);
 }
 
+json_t *sandbox_resources_json(unsigned vcpus, unsigned memory_mib, unsigned disk_mib)
+{
+	return json_pack("{s:i, s:i, s:o}", "vcpus", (int)vcpus, "memory_mib", (int)memory_mib,
+	                 "disk_mib", disk_mib > 0 ? json_integer(disk_mib) : json_null());
+}
+
 /* What the sandbox really has: nothing is set aside for a process of this host. */
 static json_t *resources(const struct sandbox *s)
 {
 	if (!s->launcher->takes_memory)
 		return json_null();
-	return json_pack("{s:i, s:i, s:n}", "vcpus", (int)s->spec.vcpus, "memory_mib",
-	                 (int)s->spec.memory_mib, "disk_mib");
+	return sandbox_resources_json(s->spec.vcpus, s->spec.memory_mib, s->spec.disk_mib);
 }
 
 static const char *boot_mode(const struct sandbox *s)
@@ -94,9 +100,9 @@ json_t *sandbox_set_json(struct sandbox_set *set)
 			vcpus += s->spec.vcpus;
 			memory += s->spec.memory_mib;
 		}
-	return json_pack("{s:s?, s:o, s:{s:I, s:I}, s:{s:I, s:I}}", "launcher",
+	return json_pack("{s:s?, s:o, s:{s:I, s:I}, s:{s:I, s:I}, s:i}", "launcher",
 	                 chosen != NULL ? chosen->name : NULL, "launchers", launchers,
 	                 "capacity", "memory_mib", (json_int_t)launcher_host_memory(), "vcpus",
 	                 (json_int_t)launcher_host_cpus(), "allocated", "memory_mib", memory,
-	                 "vcpus", vcpus);
+	                 "vcpus", vcpus, "warm_vms", (int)sandbox_warm_count(set));
 }

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "host-bridge/link/transport.h"
+#include "host-bridge/sandbox/image.h"
 
 enum sandbox_status {
 	SANDBOX_CREATING,
@@ -27,9 +28,10 @@ struct sandbox_spec {
 	char request_digest[65];                  /* hex, of the create's body */
 	double ttl_seconds, max_lifetime_seconds; /* 0: none */
 	unsigned vcpus, memory_mib, disk_mib;     /* 0: the template's */
-	json_t *metadata;                         /* object, owned by the spec's owner */
-	json_t *exec_defaults;                    /* object or NULL */
-	bool persistent; /* idle, it hibernates where it can, and is not deleted */
+	char image[IMAGE_KEY_MAX]; /* the key of its root image; "" for none, or not yet */
+	json_t *metadata;          /* object, owned by the spec's owner */
+	json_t *exec_defaults;     /* object or NULL */
+	bool persistent;           /* idle, it hibernates where it can, and is not deleted */
 	bool attach;
 	struct endpoint endpoint; /* with attach */
 	bool tentative; /* a later bridge deletes it, unless sandbox_confirm was called */

@@ -12,6 +12,7 @@ int64_t sandbox_wall_ms(void); /* since the epoch */
 
 /* sandbox.c */
 struct sandbox *sandbox_new(struct sandbox_set *set, const char *id);
+void sandbox_insert(struct sandbox *s); /* into the list of all */
 void sandbox_free(struct sandbox *s); /* at once, whoever holds it; the VM lives on */
 extern const struct vm_handlers sandbox_vm_handlers;
 void sandbox_running(struct sandbox *s); /* the agent has answered */
@@ -42,6 +43,7 @@ void sandbox_drop_links(struct sandbox *s);
 
 /* sandbox_freeze.c: its agent has said who it is. sandbox_running or sandbox_failed follows. */
 void sandbox_answered(struct sandbox *s);
+void sandbox_started(struct sandbox *s); /* it has booted, and runs what its template does */
 /* Creating, from the snapshot in `dir`: whether that says who the agent is shows in s->agent.
  */
 void sandbox_read_agent(struct sandbox *s, const char *dir);
@@ -56,6 +58,13 @@ void sandbox_change_forget(struct sandbox *s);
 void sandbox_hush(struct sandbox *s);    /* no link of the sandbox's own any more */
 void sandbox_wake_up(struct sandbox *s); /* the guest goes on: let in who waits */
 struct freeze_target sandbox_freeze_target(const struct sandbox *s);
+
+/* sandbox_start.c: what the template runs in its first boot, taken from `t`; NULL: no memory.
+ * sandbox_start runs it once the agent has answered; sandbox_started or sandbox_failed follows.
+ */
+struct sandbox_start *sandbox_start_new(struct sandbox *s, struct template *t);
+void sandbox_start(struct sandbox *s);
+void sandbox_start_free(struct sandbox *s); /* also when there is none */
 
 /* The bridge before was about to save or pause it: let it go on, and its agent. */
 void sandbox_recover(struct sandbox *s);

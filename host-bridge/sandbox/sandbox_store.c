@@ -45,13 +45,14 @@ void sandbox_free_spec(struct sandbox_spec *spec)
 
 static json_t *spec_json(const struct sandbox_spec *spec)
 {
-	return json_pack("{s:s, s:s, s:b, s:f, s:f, s:i, s:i, s:i, s:O?, s:O?, s:s}",
+	return json_pack("{s:s, s:s, s:b, s:f, s:f, s:i, s:i, s:i, s:s, s:O?, s:O?, s:s}",
 	                 "template", spec->template, "snapshot", spec->snapshot, "persistent",
 	                 spec->persistent, "ttl_seconds", spec->ttl_seconds,
 	                 "max_lifetime_seconds", spec->max_lifetime_seconds, "vcpus",
 	                 (int)spec->vcpus, "memory_mib", (int)spec->memory_mib, "disk_mib",
-	                 (int)spec->disk_mib, "metadata", spec->metadata, "exec_defaults",
-	                 spec->exec_defaults, "agent_token", spec->endpoint.token);
+	                 (int)spec->disk_mib, "image", spec->image, "metadata", spec->metadata,
+	                 "exec_defaults", spec->exec_defaults, "agent_token",
+	                 spec->endpoint.token);
 }
 
 /* What a later bridge must know of the VM; "" when nothing of it is left. */
@@ -72,6 +73,8 @@ static char *state_text(const struct sandbox *s)
 
 int sandbox_save(struct sandbox *s, struct err *e)
 {
+	if (s->warm)
+		return 0;
 	json_t *spec = spec_json(&s->spec);
 	char *spec_text = json_dumps(spec, JSON_COMPACT), *state = state_text(s);
 	int rc;
@@ -124,20 +127,21 @@ int sandbox_confirm(struct sandbox *const *all, unsigned count, struct err *e)
 
 static int load_spec(struct sandbox_spec *spec, const struct registry_row *row)
 {
-	const char *template, *token, *snapshot = "";
+	const char *template, *token, *snapshot = "", *image = "";
 	json_t *metadata, *defaults, *json = json_loads(row->spec, 0, NULL);
 	int vcpus, memory, disk, persistent = 0;
-	if (json_unpack(json, "{s:s, s?s, s?b, s:F, s:F, s:i, s:i, s:i, s:o, s:o, s:s}",
+	if (json_unpack(json, "{s:s, s?s, s?b, s:F, s:F, s:i, s:i, s:i, s?s, s:o, s:o, s:s}",
 	                "template", &template, "snapshot", &snapshot, "persistent", &persistent,
 	                "ttl_seconds", &spec->ttl_seconds, "max_lifetime_seconds",
 	                &spec->max_lifetime_seconds, "vcpus", &vcpus, "memory_mib", &memory,
-	                "disk_mib", &disk, "metadata", &metadata, "exec_defaults", &defaults,
-	                "agent_token", &token) < 0) {
+	                "disk_mib", &disk, "image", &image, "metadata", &metadata,
+	                "exec_defaults", &defaults, "agent_token", &token) < 0) {
 		json_decref(json);
 		return -1;
 	}
 	snprintf(spec->template, sizeof(spec->template), "%s", template);
 	snprintf(spec->snapshot, sizeof(spec->snapshot), "%s", snapshot);
+	snprintf(spec->image, sizeof(spec->image), "%s", image);
 	spec->persistent = persistent;
 	snprintf(spec->endpoint.token, sizeof(spec->endpoint.token), "%s", token);
 	snprintf(spec->workspace, sizeof(spec->workspace), "%s", row->workspace);
@@ -185,9 +189,9 @@ struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row 
 		err_set(&s->failure, ERR_SANDBOX_LOST, "it failed before the bridge restarted");
 	s->spec.attach = s->launcher->external;
 	s->uid = (uid_t)json_integer_value(json_object_get(state, "uid"));
+	s->generation = (uint64_t)json_integer_value(json_object_get(state, "generation"));
 	s->isolation = load_isolation(state);
 	s->restored = json_is_true(json_object_get(state, "restored"));
-	s->generation = (uint64_t)json_integer_value(json_object_get(state, "generation"));
 	s->frozen = json_is_true(json_object_get(state, "frozen"));
 	s->launch_ms = (unsigned)json_integer_value(json_object_get(state, "launch_ms"));
 	s->agent_ms = (unsigned)json_integer_value(json_object_get(state, "agent_ms"));

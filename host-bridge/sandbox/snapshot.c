@@ -60,13 +60,13 @@ static int children(struct sandbox_set *set, const struct snapshot *n)
 
 json_t *snapshot_json(struct sandbox_set *set, const struct snapshot *n)
 {
-	return json_pack(
-	    "{s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:I, s:i, s:O, s:{s:i, s:i, s:n}}", "id",
-	    n->id, "sandbox_id", n->sandbox_id, "template", n->template, "vmm", n->launcher,
-	    "isolation", n->isolation, "node", set->node, "created_at",
-	    sandbox_instant(n->created_ms), "bytes", (json_int_t)n->bytes, "children",
-	    children(set, n), "metadata", n->metadata, "resources", "vcpus", (int)n->vcpus,
-	    "memory_mib", (int)n->memory_mib, "disk_mib");
+	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:I, s:i, s:O, s:o}", "id", n->id,
+	                 "sandbox_id", n->sandbox_id, "template", n->template, "vmm",
+	                 n->launcher, "isolation", n->isolation, "node", set->node,
+	                 "created_at", sandbox_instant(n->created_ms), "bytes",
+	                 (json_int_t)n->bytes, "children", children(set, n), "metadata",
+	                 n->metadata, "resources",
+	                 sandbox_resources_json(n->vcpus, n->memory_mib, n->disk_mib));
 }
 
 /* ---- the row ---- */
@@ -74,10 +74,11 @@ json_t *snapshot_json(struct sandbox_set *set, const struct snapshot *n)
 static char *info_text(const struct snapshot *n)
 {
 	json_t *info = json_pack(
-	    "{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:O, s:O?}", "sandbox_id", n->sandbox_id,
-	    "template", n->template, "launcher", n->launcher, "isolation", n->isolation,
-	    "vcpus", (int)n->vcpus, "memory_mib", (int)n->memory_mib, "bytes",
-	    (json_int_t)n->bytes, "metadata", n->metadata, "exec_defaults", n->exec_defaults);
+	    "{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:I, s:O, s:O?}", "sandbox_id",
+	    n->sandbox_id, "template", n->template, "launcher", n->launcher, "isolation",
+	    n->isolation, "vcpus", (int)n->vcpus, "memory_mib", (int)n->memory_mib, "disk_mib",
+	    (int)n->disk_mib, "image", n->image, "bytes", (json_int_t)n->bytes, "metadata",
+	    n->metadata, "exec_defaults", n->exec_defaults);
 	char *text = json_dumps(info, JSON_COMPACT);
 	json_decref(info);
 	return text;
@@ -97,15 +98,15 @@ static int write_down(struct sandbox_set *set, const struct snapshot *n, struct 
 
 static int read_info(struct snapshot *n, const char *text)
 {
-	const char *sandbox_id, *template, *launcher, *isolation;
+	const char *sandbox_id, *template, *launcher, *isolation, *image = "";
 	json_t *metadata, *defaults, *info = json_loads(text, 0, NULL);
 	json_int_t bytes;
-	int vcpus, memory;
-	int rc =
-	    json_unpack(info, "{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:o, s:o}", "sandbox_id",
-	                &sandbox_id, "template", &template, "launcher", &launcher, "isolation",
-	                &isolation, "vcpus", &vcpus, "memory_mib", &memory, "bytes", &bytes,
-	                "metadata", &metadata, "exec_defaults", &defaults);
+	int vcpus, memory, disk = 0;
+	int rc = json_unpack(info, "{s:s, s:s, s:s, s:s, s:i, s:i, s?i, s?s, s:I, s:o, s:o}",
+	                     "sandbox_id", &sandbox_id, "template", &template, "launcher",
+	                     &launcher, "isolation", &isolation, "vcpus", &vcpus, "memory_mib",
+	                     &memory, "disk_mib", &disk, "image", &image, "bytes", &bytes,
+	                     "metadata", &metadata, "exec_defaults", &defaults);
 	if (rc == 0) {
 		snprintf(n->sandbox_id, sizeof(n->sandbox_id), "%s", sandbox_id);
 		snprintf(n->template, sizeof(n->template), "%s", template);
@@ -113,6 +114,8 @@ static int read_info(struct snapshot *n, const char *text)
 		snprintf(n->isolation, sizeof(n->isolation), "%s", isolation);
 		n->vcpus = (unsigned)vcpus;
 		n->memory_mib = (unsigned)memory;
+		n->disk_mib = (unsigned)disk;
+		snprintf(n->image, sizeof(n->image), "%s", image);
 		n->bytes = (uint64_t)bytes;
 		n->metadata = json_incref(metadata);
 		n->exec_defaults = json_is_object(defaults) ? json_incref(defaults) : NULL;
@@ -210,6 +213,8 @@ struct snapshot *snapshot_begin(struct sandbox *s, json_t *metadata, enum snapsh
 	snprintf(n->isolation, sizeof(n->isolation), "%s", s->isolation);
 	n->vcpus = s->spec.vcpus;
 	n->memory_mib = s->spec.memory_mib;
+	n->disk_mib = s->spec.disk_mib;
+	snprintf(n->image, sizeof(n->image), "%s", s->spec.image);
 	n->created_ms = sandbox_wall_ms();
 	if (sandbox_set_new_id(s->set, "snap", n->id, sizeof(n->id), e) < 0 ||
 	    make_dir(s->set, n, e) < 0) {
@@ -221,7 +226,7 @@ struct snapshot *snapshot_begin(struct sandbox *s, json_t *metadata, enum snapsh
 
 static uint64_t disk_bytes(const char *dir)
 {
-	static const char *const names[] = {SNAPSHOT_STATE, SNAPSHOT_MEMORY};
+	static const char *const names[] = {SNAPSHOT_STATE, SNAPSHOT_MEMORY, DISK_FILE};
 	char path[PATH_MAX + 16];
 	uint64_t bytes = 0;
 	struct stat st;

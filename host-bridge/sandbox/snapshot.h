@@ -21,7 +21,8 @@ struct snapshot {
 	char id[128];
 	char workspace[64], sandbox_id[128], template[64];
 	char launcher[32], isolation[8];
-	unsigned vcpus, memory_mib;
+	unsigned vcpus, memory_mib, disk_mib;
+	char image[IMAGE_KEY_MAX]; /* the key of its root image, or "" */
 	int64_t created_ms;
 	uint64_t bytes;                   /* on disk */
 	json_t *metadata, *exec_defaults; /* owned; exec_defaults may be NULL */

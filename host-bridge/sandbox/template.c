@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "host-bridge/api/call_request.h"
 #include "proto/limits.h"
 
 #define FILE_NAME "template.json"
@@ -80,6 +81,63 @@ static int check_resources(const char *name, json_t *resources, struct err *e)
 	return 0;
 }
 
+/* What of an ExecRequest `start` may say, and then `ready`. */
+static int check_command_fields(const char *name, const char *key, json_t *json, struct err *e)
+{
+	static const char *const fields[] = {"cmd", "user", "env", "cwd", "timeout_seconds"};
+	size_t known = sizeof(fields) / sizeof(*fields) - (strcmp(key, "start") == 0);
+	char path[96];
+	const char *field;
+	json_t *value;
+	if (!json_is_object(json))
+		return invalid(e, name, key, "must be an object");
+	json_object_foreach (json, field, value) {
+		size_t i = 0;
+		while (i < known && strcmp(field, fields[i]) != 0)
+			i++;
+		snprintf(path, sizeof(path), "%s.%.32s", key, field);
+		if (i == known)
+			return invalid(e, name, path, "is not known");
+	}
+	snprintf(path, sizeof(path), "%s.cmd", key);
+	return json_object_get(json, "cmd") != NULL ? 0 : invalid(e, name, path, "is required");
+}
+
+/* `start` or `ready`, checked and converted as any ExecRequest. NULL with `e`. */
+static struct call_request *parse_command(const char *name, const char *key, json_t *json,
+                                          struct err *e)
+{
+	bool starts = strcmp(key, "start") == 0;
+	char path[96], what[64];
+	struct err why = {0};
+	if (check_command_fields(name, key, json, e) < 0)
+		return NULL;
+	char *text = json_dumps(json, 0);
+	struct call_request *q =
+	    call_request_parse(text, text != NULL ? strlen(text) : 0, NULL, starts, &why);
+	free(text);
+	if (q == NULL) {
+		snprintf(path, sizeof(path), "%s:", key);
+		invalid(e, name, path, why.msg);
+		return NULL;
+	}
+	if (!starts && !json_is_number(json_object_get(json, "timeout_seconds")))
+		q->exec.timeout_ms = READY_DEFAULT_S * 1000;
+	if (q->exec.timeout_ms <= READY_MAX_S * 1000)
+		return q;
+	snprintf(what, sizeof(what), "must be at most %d", READY_MAX_S);
+	invalid(e, name, "ready.timeout_seconds", what);
+	call_request_free(q);
+	return NULL;
+}
+
+static int check_command(const char *name, const char *key, json_t *json, struct err *e)
+{
+	struct call_request *q = parse_command(name, key, json, e);
+	call_request_free(q);
+	return q != NULL ? 0 : -1;
+}
+
 static int check_member(const char *name, const char *key, json_t *value, struct err *e)
 {
 	char field[64];
@@ -88,6 +146,8 @@ static int check_member(const char *name, const char *key, json_t *value, struct
 		return check_files(name, field, value, e);
 	if (strcmp(key, "resources") == 0)
 		return check_resources(name, value, e);
+	if (strcmp(key, "start") == 0 || strcmp(key, "ready") == 0)
+		return check_command(name, key, value, e);
 	if (strcmp(key, "name") != 0 && strcmp(key, "description") != 0 &&
 	    strcmp(key, "root") != 0 && strcmp(key, "uml_preload") != 0)
 		return invalid(e, name, field, "is not known");
@@ -132,20 +192,29 @@ static json_t *load(const char *rootfs_dir, const char *name, char dir[PATH_MAX]
 
 /* ---- what one VMM needs ---- */
 
-/* The file that `named` names, relative to the template's directory. */
-static int find_file(const json_t *named, const char *what, const char *dir, char out[PATH_MAX],
-                     struct err *e)
+/* The file that `named`, the document's `field`, names, relative to its directory. */
+static int find_file(const json_t *named, const char *field, const char *dir,
+                     char out[PATH_MAX], struct err *e)
 {
-	const char *path = json_string_value(named);
+	const char *path = json_string_value(named), *name = strrchr(dir, '/') + 1;
+	char joined[2 * PATH_MAX], what[112];
 	if (path == NULL)
-		return err_set(e, ERR_LAUNCHER_FAILED, "the template names no %s for this VMM",
-		               what);
-	char joined[2 * PATH_MAX];
+		return invalid(e, name, field, "is missing: the template is not for this VMM");
 	snprintf(joined, sizeof(joined), "%s%s%s", path[0] == '/' ? "" : dir,
 	         path[0] == '/' ? "" : "/", path);
-	if (realpath(joined, out) == NULL)
-		return err_set(e, ERR_LAUNCHER_FAILED, "the template's %s is missing", what);
-	return 0;
+	if (realpath(joined, out) != NULL)
+		return 0;
+	snprintf(what, sizeof(what), "names %.80s, which is missing", path);
+	return invalid(e, name, field, what);
+}
+
+/* One that has a file for each VMM. */
+static int find_by_vmm(const json_t *json, const char *key, const char *vmm, const char *dir,
+                       char out[PATH_MAX], struct err *e)
+{
+	char field[64];
+	snprintf(field, sizeof(field), "%s.%s", key, vmm);
+	return find_file(json_object_get(json_object_get(json, key), vmm), field, dir, out, e);
 }
 
 static unsigned number(const json_t *json, const char *key, unsigned otherwise)
@@ -165,14 +234,30 @@ static int fill(const json_t *json, const char *dir, const char *vmm, struct tem
 	t->memory_mib = number(json, "memory_mib", 256);
 	t->disk_mib = number(json, "disk_mib", 0);
 	t->preload[0] = t->root[0] = '\0';
-	if (find_file(json_object_get(json_object_get(json, "kernels"), vmm), "kernel", dir,
-	              t->kernel, e) < 0 ||
-	    find_file(json_object_get(json_object_get(json, "initrds"), vmm), "initrd", dir,
-	              t->initrd, e) < 0)
+	if (find_by_vmm(json, "kernels", vmm, dir, t->kernel, e) < 0 ||
+	    find_by_vmm(json, "initrds", vmm, dir, t->initrd, e) < 0)
 		return -1;
 	if (root != NULL && find_file(root, "root", dir, t->root, e) < 0)
 		return -1;
-	return library != NULL ? find_file(library, "library", dir, t->preload, e) : 0;
+	return library != NULL ? find_file(library, preload, dir, t->preload, e) : 0;
+}
+
+static int take_commands(const json_t *json, const char *name, struct template *t, struct err *e)
+{
+	json_t *start = json_object_get(json, "start"), *ready = json_object_get(json, "ready");
+	t->start = start != NULL ? parse_command(name, "start", start, e) : NULL;
+	t->ready = ready != NULL ? parse_command(name, "ready", ready, e) : NULL;
+	if ((start == NULL || t->start != NULL) && (ready == NULL || t->ready != NULL))
+		return 0;
+	template_free(t);
+	return -1;
+}
+
+void template_free(struct template *t)
+{
+	call_request_free(t->start);
+	call_request_free(t->ready);
+	t->start = t->ready = NULL;
 }
 
 int template_load(const char *rootfs_dir, const char *name, const char *vmm, struct template *t,
@@ -183,6 +268,8 @@ int template_load(const char *rootfs_dir, const char *name, const char *vmm, str
 	if (json == NULL)
 		return -1;
 	int rc = fill(json, dir, vmm, t, e);
+	if (rc == 0)
+		rc = take_commands(json, name, t, e);
 	json_decref(json);
 	return rc;
 }
@@ -191,7 +278,7 @@ int template_load(const char *rootfs_dir, const char *name, const char *vmm, str
 
 static json_t *one_json(const char *rootfs_dir, const char *name)
 {
-	static const char *const vmms[] = {"firecracker", "qemu", "uml"};
+	static const char *const vmms[] = {"firecracker", "cloud-hypervisor", "qemu", "uml"};
 	struct err why = {0};
 	struct template t = {0};
 	char dir[PATH_MAX];
@@ -200,12 +287,13 @@ static json_t *one_json(const char *rootfs_dir, const char *name)
 	for (size_t i = 0; json != NULL && i < sizeof(vmms) / sizeof(*vmms); i++)
 		if (fill(json, dir, vmms[i], &t, &why) == 0)
 			json_array_append_new(usable, json_string(vmms[i]));
+	unsigned disk = number(json, "disk_mib", 0);
 	const char *error = json_array_size(usable) > 0 ? NULL : why.msg;
-	json_t *result =
-	    json_pack("{s:s, s:s?, s:o, s:{s:i, s:i, s:n}, s:s?}", "name", name, "description",
-	              json_string_value(text), "vmms", usable, "resources", "vcpus",
-	              (int)number(json, "vcpus", 1), "memory_mib",
-	              (int)number(json, "memory_mib", 256), "disk_mib", "error", error);
+	json_t *result = json_pack(
+	    "{s:s, s:s?, s:o, s:{s:i, s:i, s:o}, s:s?}", "name", name, "description",
+	    json_string_value(text), "vmms", usable, "resources", "vcpus",
+	    (int)number(json, "vcpus", 1), "memory_mib", (int)number(json, "memory_mib", 256),
+	    "disk_mib", disk > 0 ? json_integer(disk) : json_null(), "error", error);
 	json_decref(json);
 	return result;
 }

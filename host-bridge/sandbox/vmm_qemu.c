@@ -22,6 +22,7 @@
 struct vmm_call {
 	struct vmm_target target;
 	char monitor[PATH_MAX];
+	char snapshot[PATH_MAX];           /* to load */
 	char from[PATH_MAX], to[PATH_MAX]; /* the copy of memory */
 	char disk_from[PATH_MAX], disk_to[PATH_MAX];
 	struct qmp *qmp;
@@ -173,15 +174,21 @@ static struct vmm_call *create(const struct vmm_target *t,
 
 /* ---- load ---- */
 
-static void let_run(struct vmm_call *c)
+static void load_state(struct vmm_call *c)
 {
 	struct qmp_script s = {0};
+	if (add_file(&s, c->snapshot, O_RDONLY, &c->failure) < 0) {
+		advance(c);
+		return;
+	}
+	qmp_add(&s, "migrate-incoming", "{s:s}", "uri", "fd:state")->event = "MIGRATION";
+	add_plug(&s);
 	qmp_add(&s, "cont", NULL);
 	run_or_note(c, &s);
 }
 
-/* The copy and what QEMU does meanwhile do not meet: until the guest runs nobody looks into
- * its memory. */
+/* While QEMU starts, memory is copied. It must be there before the state is loaded: disks look
+ * into their rings. */
 static struct vmm_call *load(const struct vmm_target *t, const char *snapshot,
                              void (*on_done)(const struct err *e, void *arg), void *arg,
                              struct err *e)
@@ -190,19 +197,13 @@ static struct vmm_call *load(const struct vmm_target *t, const char *snapshot,
 	struct vmm_call *c = create(t, on_done, arg, e);
 	if (c == NULL)
 		return NULL;
+	snprintf(c->snapshot, sizeof(c->snapshot), "%s", snapshot);
 	snprintf(c->from, sizeof(c->from), "%s/" SNAPSHOT_MEMORY, snapshot);
 	snprintf(c->to, sizeof(c->to), "%s", t->memory);
 	snprintf(c->disk_from, sizeof(c->disk_from), "%s/" DISK_FILE, snapshot);
 	snprintf(c->disk_to, sizeof(c->disk_to), "%s/" DISK_FILE, t->dir);
 	add_settings(&s);
-	if (add_file(&s, snapshot, O_RDONLY, e) < 0) {
-		qmp_script_free(&s);
-		free(c);
-		return NULL;
-	}
-	qmp_add(&s, "migrate-incoming", "{s:s}", "uri", "fd:state")->event = "MIGRATION";
-	add_plug(&s);
-	c->next = let_run;
+	c->next = load_state;
 	if (run(c, &s, e) < 0 || start_copy(c, e) < 0) {
 		cancel(c);
 		return NULL;

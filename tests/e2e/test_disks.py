@@ -78,3 +78,105 @@ def test_a_templates_image_is_the_root_and_is_not_written_to(bridge):
         for b in boxes:
             b.delete()
     assert bridge.image.read_bytes() == before
+
+
+def snapshot(box):
+    reply = box.client.post(box.path + "/snapshots", {}, timeout=60)
+    assert reply.status == 201, reply.body
+    return reply.json
+
+
+def restore(client, snap, **body):
+    reply = client.post("/v1/sandboxes", {"from_snapshot": snap["id"], "ttl_seconds": 600, **body},
+                        timeout=60)
+    assert reply.status == 201, reply.body
+    return Sandbox(client, reply.json)
+
+
+def act(box, action, **body):
+    reply = box.client.post(f"{box.path}/{action}", body, timeout=60)
+    assert reply.status < 300, reply.body
+    return reply.json
+
+
+@pytest.fixture(params=["base", "image"])
+def box(bridge, request):
+    """A sandbox with a disk, over the initramfs and over an image."""
+    made = bridge.client.create(template=request.param, ttl_seconds=600,
+                                resources={"disk_mib": 256})
+    yield made
+    made.delete()
+
+
+WRITE = "dd if=/dev/urandom of=/data50 bs=1M count=50 2>/dev/null && sha256sum </data50"
+
+
+def test_what_is_written_to_the_root_goes_to_the_disk(bridge, box):
+    assert box.info["resources"]["disk_mib"] == 256
+    assert 240 <= size_mib(box) <= 256
+    ram = box.out("grep MemAvailable /proc/meminfo").split()[1]
+    digest = box.out(WRITE + "; sync; echo 3 > /proc/sys/vm/drop_caches")
+    assert int(box.out("grep MemAvailable /proc/meminfo").split()[1]) > int(ram) - 20480
+    assert box.out("sha256sum </data50") == digest
+    disk = bridge.directory_of(box) / "disk"
+    assert disk.stat().st_size == 256 * MIB
+    assert 50 * MIB < disk.stat().st_blocks * 512 < 80 * MIB
+    assert disk.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_full_disk_is_the_commands_own_trouble(box):
+    result = box.run("dd if=/dev/zero of=/full bs=1M count=300")
+    assert result["exit_code"] == 1 and "No space left on device" in result["stderr"]
+    assert box.out("rm /full; echo ok > /new; cat /new") == "ok\n"
+
+
+def test_a_disk_survives_sleep(bridge, box):
+    digest = box.out(WRITE)
+    for _ in range(2):
+        act(box, "hibernate")
+        assert not bridge.directory_of(box).exists()
+        act(box, "wake")
+        assert box.out("sha256sum </data50") == digest
+        box.out("echo 3 > /proc/sys/vm/drop_caches")
+        assert box.out("sha256sum </data50") == digest
+        digest = box.out("rm /data50;" + WRITE)
+    assert not list(bridge.state.glob(f"hibernated/{box.id}"))
+
+
+def test_forks_have_copies_and_write_apart(bridge, box):
+    digest = box.out(WRITE)
+    [child] = [Sandbox(box.client, item) for item in act(box, "fork")["items"]]
+    try:
+        assert child.info["resources"]["disk_mib"] == 256
+        child.out("echo 3 > /proc/sys/vm/drop_caches")
+        assert child.out("sha256sum </data50") == digest
+        other = child.out(WRITE)
+        box.out("echo parent > /parent; sync; echo 3 > /proc/sys/vm/drop_caches")
+        child.out("sync; echo 3 > /proc/sys/vm/drop_caches")
+        assert box.out("sha256sum </data50") == digest != other
+        assert child.out("sha256sum </data50; ls /parent 2>/dev/null || echo none") == \
+            other + "none\n"
+    finally:
+        child.delete()
+    assert not bridge.directory_of(child).exists()
+
+
+def test_a_snapshot_holds_the_disk_of_its_moment(bridge, box):
+    digest = box.out(WRITE)
+    snap = snapshot(box)
+    box.out("echo changed > /data50; sync")
+    assert snap["resources"]["disk_mib"] == 256 and snap["bytes"] > 50 * MIB
+    clones = [restore(bridge.client, snap) for _ in range(2)]
+    try:
+        for clone in clones:
+            clone.out("echo 3 > /proc/sys/vm/drop_caches")
+            assert clone.out("sha256sum </data50; rm /data50") == digest
+        reply = bridge.client.post("/v1/sandboxes", {"from_snapshot": snap["id"],
+                                                     "resources": {"disk_mib": 512}})
+        assert (reply.status, reply.error["details"]["field"]) == (400, "resources")
+    finally:
+        for clone in clones:
+            clone.delete()
+        bridge.client.delete(f"/v1/snapshots/{snap['id']}")
+    assert box.out("cat /data50") == "changed\n"
+    assert not list(bridge.state.glob("snapshots/*"))
