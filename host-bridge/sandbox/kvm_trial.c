@@ -159,6 +159,7 @@ struct kvm_trial *kvm_trial_start(struct ev_loop *loop, const struct launcher_ho
 		return NULL;
 	struct kvm_trial *t = calloc(1, sizeof(*t));
 	r.memory_mib = r.template.memory_mib;
+	template_free(&r.template);
 	if (t == NULL || launcher_plan(&launcher_qemu, &with, &r, &plan, &e) < 0) {
 		vm_plan_free(&plan);
 		free(t);

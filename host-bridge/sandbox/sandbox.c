@@ -9,6 +9,7 @@
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/farewell.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
+#include "host-bridge/sandbox/sandbox_warm.h"
 #include "host-bridge/sandbox/vm_usage.h"
 #include "proto/limits.h"
 #include "proto/log.h"
@@ -49,6 +50,8 @@ const struct sandbox_spec *sandbox_spec(const struct sandbox *s)
 
 void sandbox_event(struct sandbox *s, const char *type, const char *exec_id, const char *detail)
 {
+	if (s->warm)
+		return;
 	struct event e = {.type = type, .detail = detail, .at_ms = sandbox_wall_ms()};
 	snprintf(e.sandbox_id, sizeof(e.sandbox_id), "%s", s->id);
 	snprintf(e.workspace, sizeof(e.workspace), "%s", s->spec.workspace);
@@ -168,6 +171,8 @@ static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
 	(void)revents;
 	if (s->deleted) {
 		sandbox_delete_step(s);
+	} else if (s->warm) {
+		sandbox_warm_drop(s);
 	} else if (orphaned_in(s) == 0) {
 		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL, NULL);
 	} else if (too_old_in(s) == 0) {
@@ -233,6 +238,10 @@ static void on_vm_up(struct vm *vm, void *arg)
 	struct sandbox *s = arg;
 	(void)vm;
 	s->up = sandbox_clock();
+	if (s->warm) {
+		sandbox_warm_up(s);
+		return;
+	}
 	if (s->restored && s->agent != NULL && s->generation > 0)
 		sandbox_answered(s); /* the snapshot says who it is */
 	else
@@ -281,6 +290,7 @@ static void drop_links(struct sandbox *s)
 	sandbox_stop_pulse(s);
 	sandbox_stop_idle(s);
 	sandbox_drop_bracket(s);
+	sandbox_start_free(s);
 }
 
 void sandbox_stop_vm(struct sandbox *s)
@@ -317,6 +327,7 @@ void sandbox_running(struct sandbox *s)
 	sandbox_update_timer(s);
 	sandbox_want_spare(s, SPARE_DELAY_MS);
 	sandbox_tell_waiters(s);
+	sandbox_warm_fill(s);
 }
 
 void sandbox_failed(struct sandbox *s, const struct err *why)
@@ -329,9 +340,14 @@ void sandbox_failed(struct sandbox *s, const struct err *why)
 		return;
 	}
 	log_warn("sandbox", s->id, "failed: %s", why->msg);
-	if (s->status == SANDBOX_CREATING && s->restored && s->source == NULL)
+	if (s->status == SANDBOX_CREATING && s->restored && s->source == NULL &&
+	    !(s->warm && s->up > 0.))
 		baked_discard(
 		    s->baked); /* whether it was at fault or not: the next one boots */
+	if (s->warm) {
+		sandbox_warm_drop(s);
+		return;
+	}
 	s->failure = *why;
 	if (s->status == SANDBOX_CREATING) /* the next try makes another */
 		s->spec.idempotency_key[0] = '\0';
@@ -348,6 +364,18 @@ void sandbox_failed(struct sandbox *s, const struct err *why)
 
 /* ---- memory ---- */
 
+void sandbox_insert(struct sandbox *s)
+{
+	struct sandbox_list *all = &s->set->all;
+	struct sandbox *before = TAILQ_LAST(all, sandbox_list);
+	while (before != NULL && strcmp(before->id, s->id) > 0)
+		before = TAILQ_PREV(before, sandbox_list, entry);
+	if (before != NULL)
+		TAILQ_INSERT_AFTER(all, before, s, entry);
+	else
+		TAILQ_INSERT_HEAD(all, s, entry);
+}
+
 struct sandbox *sandbox_new(struct sandbox_set *set, const char *id)
 {
 	struct sandbox *s = calloc(1, sizeof(*s));
@@ -362,19 +390,13 @@ struct sandbox *sandbox_new(struct sandbox_set *set, const char *id)
 	sandbox_init_waiters(s);
 	sandbox_init_links(s);
 	sandbox_init_pulse(s);
-	struct sandbox *before = TAILQ_LAST(&set->all, sandbox_list);
-	while (before != NULL && strcmp(before->id, id) > 0)
-		before = TAILQ_PREV(before, sandbox_list, entry);
-	if (before != NULL)
-		TAILQ_INSERT_AFTER(&set->all, before, s, entry);
-	else
-		TAILQ_INSERT_HEAD(&set->all, s, entry);
+	sandbox_insert(s);
 	return s;
 }
 
 void sandbox_free(struct sandbox *s)
 {
-	TAILQ_REMOVE(&s->set->all, s, entry);
+	TAILQ_REMOVE(s->warm ? &s->set->warm : &s->set->all, s, entry);
 	ev_timer_stop(s->set->loop, &s->timer);
 	drop_links(s);
 	farewell_cancel(s->farewell);

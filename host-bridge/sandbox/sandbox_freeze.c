@@ -112,22 +112,36 @@ static void renew(struct sandbox *s, bool same)
 		how.hostname.data = (uint8_t *)hostname;
 		how.hostname.len = strlen(hostname);
 	}
+	if (s->asked != NULL) {
+		link_watch(s->asked, NULL, NULL);
+		t.link = s->asked;
+		s->asked = NULL;
+	}
 	s->freeze = freeze_renew(&t, &how, on_renewed, s, &e);
 	if (s->freeze == NULL)
 		sandbox_failed(s, &e);
 }
 
-void sandbox_answered(struct sandbox *s)
+void sandbox_started(struct sandbox *s)
 {
 	struct err e = {0};
-	bool same = s->waking || s->recovers;
-	if (same || s->restored) {
-		renew(s, same);
-	} else if (s->baked[0] == '\0' || baked_exists(s->baked)) {
+	if (s->baked[0] == '\0' || baked_exists(s->baked)) {
 		sandbox_running(s);
 	} else if (bake(s, &e) < 0) {
 		log_info("sandbox", s->id, "its template is not baked: %s", e.msg);
 		sandbox_running(s);
+	}
+}
+
+void sandbox_answered(struct sandbox *s)
+{
+	bool same = s->waking || s->recovers;
+	if (same || s->restored) {
+		renew(s, same);
+	} else if (s->start != NULL) {
+		sandbox_start(s);
+	} else {
+		sandbox_started(s);
 	}
 }
 

@@ -15,6 +15,8 @@
 struct sandbox_set {
 	struct ev_loop *loop;
 	TAILQ_HEAD(sandbox_list, sandbox) all; /* in order of id */
+	struct sandbox_list warm;              /* sandbox_warm.h */
+	unsigned warm_pool;                    /* … how many of a kind */
 	struct snapshots snapshots;            /* in order of id */
 	struct registry *registry;
 	struct event_log *events;
@@ -52,6 +54,7 @@ struct sandbox {
 	struct vm *vm;         /* NULL: nothing of it is left */
 	uid_t uid;             /* … and whom its processes are, when the bridge is root */
 	bool stopping;         /* vm_stop was called */
+	bool warm;             /* nobody's yet */
 	struct endpoint endpoint;
 
 	int64_t created_ms; /* wall clock */
@@ -77,6 +80,7 @@ struct sandbox {
 	json_t *agent;                /* {version, protocol, features}, once it has answered */
 	struct err failure;           /* status failed: why */
 
+	struct sandbox_start *start; /* creating: what the template runs in its first boot */
 	struct link *asked; /* creating: the link that asks the agent who it is */
 	struct link *spare;
 	struct link_gate gate; /* of the links in use */

@@ -242,7 +242,8 @@ static int fill(const json_t *json, const char *dir, const char *vmm, struct tem
 	return library != NULL ? find_file(library, preload, dir, t->preload, e) : 0;
 }
 
-static int take_commands(const json_t *json, const char *name, struct template *t, struct err *e)
+static int take_commands(const json_t *json, const char *name, struct template *t,
+                         struct err *e)
 {
 	json_t *start = json_object_get(json, "start"), *ready = json_object_get(json, "ready");
 	t->start = start != NULL ? parse_command(name, "start", start, e) : NULL;

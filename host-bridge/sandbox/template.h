@@ -10,14 +10,17 @@
 
 #include "proto/err.h"
 
+struct call_request;
+
 struct template
 {
 	char kernel[PATH_MAX],
-	    initrd[PATH_MAX];       /* for the VMM asked for; "" when it has none */
-	char root[PATH_MAX];        /* the image that is its root, read only, or "" */
-	char preload[PATH_MAX];     /* a library that the VMM needs, or "" */
-	unsigned vcpus, memory_mib; /* defaults of a sandbox */
-	unsigned disk_mib;          /* 0: none */
+	    initrd[PATH_MAX];               /* for the VMM asked for; "" when it has none */
+	char root[PATH_MAX];                /* the image that is its root, read only, or "" */
+	char preload[PATH_MAX];             /* a library that the VMM needs, or "" */
+	unsigned vcpus, memory_mib;         /* defaults of a sandbox */
+	unsigned disk_mib;                  /* 0: none */
+	struct call_request *start, *ready; /* what it runs once it has booted, or NULL */
 };
 
 /* The whole document is checked, also what is for another VMM; the message of an error names
@@ -25,6 +28,8 @@ struct template
  * when the template is there but broken, or offers nothing for `vmm` ("qemu", "uml"). */
 int template_load(const char *rootfs_dir, const char *name, const char *vmm, struct template *t,
                   struct err *e);
+/* Of one that was loaded, or is zeroed: what it owns. */
+void template_free(struct template *t);
 /* [{name, description, vmms: those it can boot on, resources, error}] in order of name; `error`
  * says why it can boot on none. New reference. */
 json_t *template_list(const char *rootfs_dir);
