@@ -70,6 +70,7 @@ static void on_signal(struct ev_loop *loop, ev_signal *w, int revents)
 	log_info("bridge", NULL, "draining for up to %g s", b->api.settings->drain_seconds);
 	b->ending = true;
 	b->api.draining = true;
+	sandbox_set_drain(b->api.sandboxes);
 	b->deadline = ev_now(loop) + b->api.settings->drain_seconds;
 	if (b->inherited)
 		http_server_drain(b->api.http);
@@ -130,7 +131,8 @@ static int open_parts(struct bridge *b, struct err *e)
 	                                       .node = c->node,
 	                                       .launcher = c->launcher,
 	                                       .agent_path = c->agent_path,
-	                                       .vm_uids = c->vm_uids};
+	                                       .vm_uids = c->vm_uids,
+	                                       .warm_pool = c->warm_pool};
 	api->loop = ev_loop_new(EVFLAG_AUTO);
 	api->metrics = metrics_create();
 	api->calls = call_set_create();

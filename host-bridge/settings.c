@@ -90,6 +90,15 @@ static int set_attach_dir(struct settings *c, const char *value)
 	return 0;
 }
 
+static int set_warm_pool(struct settings *c, const char *value)
+{
+	char *end;
+	c->warm_pool = (unsigned)strtoul(value, &end, 10);
+	return isdigit((unsigned char)*value) && *end == '\0' && c->warm_pool <= WARM_POOL_MAX
+	           ? 0
+	           : -1;
+}
+
 static int set_drain_seconds(struct settings *c, const char *value)
 {
 	char *end;
@@ -140,6 +149,9 @@ static const struct setting settings[] = {
     {"vm-uids", set_vm_uids, "RANGE",
      "FIRST:COUNT, user ids for VMs when started by root (" VM_UIDS_DEFAULT ")",
      "FIRST:COUNT, ids from 1000 on without 65534 and 65535"},
+    {"warm-pool", set_warm_pool, "N",
+     "VMs of each template used lately, restored before they are asked for (1)",
+     "a number up to 16"},
     {"node", set_node, "NAME", "this host's name in replies (the host name)",
      "a name of 1 to 63 bytes"},
     {"drain-seconds", set_drain_seconds, "N",
@@ -307,6 +319,7 @@ static void defaults(struct settings *c)
 	*c = (struct settings){.listen = {"127.0.0.1:8080"},
 	                       .listen_count = 1,
 	                       .state_dir = "/var/lib/sandgate",
+	                       .warm_pool = 1,
 	                       .rootfs_dir = "/usr/share/sandgate/rootfs",
 	                       .launcher = "auto",
 	                       .drain_seconds = DRAIN_DEFAULT_S,

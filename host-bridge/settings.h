@@ -21,6 +21,7 @@ struct settings {
 	char token[256]; /* SANDGATE_TOKEN: one admin token, never from a flag */
 	char token_file[256];
 	char state_dir[256];
+	unsigned warm_pool;
 	char rootfs_dir[256];
 	char agent_path[256];
 	char launcher[32];

@@ -96,6 +96,7 @@ void api_node_drain(struct api_request *r, char *data, size_t len)
 	(void)data;
 	(void)len;
 	r->api->draining = true;
+	sandbox_set_drain(r->api->sandboxes);
 	api_reply_json(r, 200, node_json(r->api));
 }
 

@@ -289,6 +289,7 @@ static void drop_links(struct sandbox *s)
 	sandbox_drop_links(s);
 	sandbox_stop_pulse(s);
 	sandbox_stop_idle(s);
+	sandbox_stop_watch(s);
 	sandbox_drop_bracket(s);
 	sandbox_start_free(s);
 }
@@ -309,6 +310,8 @@ void sandbox_running(struct sandbox *s)
 		s->launch_ms = (unsigned)((s->up - s->born) * 1e3);
 		s->agent_ms = (unsigned)((sandbox_clock() - s->up) * 1e3);
 	}
+	/* Something may run in all but a template's first boot, and in what starts from that. */
+	bool used = s->waking || s->recovers || s->source != NULL || s->launcher->external;
 	s->status = SANDBOX_RUNNING;
 	s->waking = s->recovers = false;
 	if (s->bracket == NULL)
@@ -326,6 +329,7 @@ void sandbox_running(struct sandbox *s)
 	         s->isolation, s->launch_ms, s->agent_ms);
 	sandbox_update_timer(s);
 	sandbox_want_spare(s, SPARE_DELAY_MS);
+	sandbox_start_watch(s, used);
 	sandbox_tell_waiters(s);
 	sandbox_warm_fill(s);
 }
@@ -390,6 +394,7 @@ struct sandbox *sandbox_new(struct sandbox_set *set, const char *id)
 	sandbox_init_waiters(s);
 	sandbox_init_links(s);
 	sandbox_init_pulse(s);
+	sandbox_init_watch(s);
 	sandbox_insert(s);
 	return s;
 }
@@ -399,6 +404,7 @@ void sandbox_free(struct sandbox *s)
 	TAILQ_REMOVE(s->warm ? &s->set->warm : &s->set->all, s, entry);
 	ev_timer_stop(s->set->loop, &s->timer);
 	drop_links(s);
+	sandbox_free_watch(s);
 	farewell_cancel(s->farewell);
 	vm_forget(s->vm);
 	sandbox_drop_waiters(s);

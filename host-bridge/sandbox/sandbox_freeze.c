@@ -211,6 +211,7 @@ void sandbox_hush(struct sandbox *s)
 	sandbox_drop_links(s);
 	sandbox_stop_pulse(s);
 	sandbox_stop_idle(s);
+	sandbox_stop_watch(s);
 }
 
 void sandbox_wake_up(struct sandbox *s)
@@ -219,6 +220,7 @@ void sandbox_wake_up(struct sandbox *s)
 	if (!LIST_EMPTY(&s->listeners))
 		sandbox_start_pulse(s);
 	sandbox_want_spare(s, SPARE_DELAY_MS);
+	sandbox_start_watch(s, false);
 	sandbox_touch(s);
 	sandbox_update_timer(s);
 }

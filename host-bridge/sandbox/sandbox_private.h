@@ -89,6 +89,14 @@ struct sandbox {
 	unsigned silent;   /* looks since it has spoken */
 	struct link *ping; /* it is being asked whether it lives */
 	struct link *idle; /* … and what still runs, before the sandbox expires */
+
+	LIST_HEAD(, sandbox_exec) followed; /* execs: by calls */
+	LIST_HEAD(, watched) watched;       /* left to run on, whose ends it tells itself */
+	unsigned watched_count;
+	bool watch_all;       /* … and those that run already, whoever left them */
+	struct link *watch;   /* the agent tells of ends */
+	ev_timer watch_timer; /* opens it, and closes it when nothing is left */
+
 	bool busy;         /* the answer so far */
 
 	struct sandbox_waiters ready_waiters, done_waiters;

@@ -13,6 +13,7 @@
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/kvm_trial.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
+#include "host-bridge/sandbox/sandbox_warm.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -100,6 +101,8 @@ struct sandbox_set *sandbox_set_create(struct ev_loop *loop, const struct sandbo
 	}
 	set->loop = loop;
 	TAILQ_INIT(&set->all);
+	TAILQ_INIT(&set->warm);
+	set->warm_pool = c->warm_pool;
 	TAILQ_INIT(&set->snapshots);
 	ev_timer_init(&set->purge, on_purge, 0., PURGE_EVERY_S);
 	set->purge.data = set;
@@ -117,6 +120,12 @@ struct sandbox_set *sandbox_set_create(struct ev_loop *loop, const struct sandbo
 	return set;
 }
 
+void sandbox_set_drain(struct sandbox_set *set)
+{
+	set->warm_pool = 0;
+	sandbox_warm_drop_all(set);
+}
+
 void sandbox_set_destroy(struct sandbox_set *set)
 {
 	struct sandbox *s;
@@ -124,6 +133,7 @@ void sandbox_set_destroy(struct sandbox_set *set)
 		return;
 	while ((s = TAILQ_FIRST(&set->all)) != NULL)
 		sandbox_free(s);
+	sandbox_warm_drop_all(set);
 	snapshot_forget_all(set);
 	kvm_trial_cancel(set->kvm_trial);
 	rmdir(set->memory_dir); /* unless a VM lives on */

@@ -21,6 +21,7 @@ struct sandbox_set_config {
 	const char *launcher;   /* a launcher's name, or "auto" */
 	const char *agent_path; /* for the launcher `local` */
 	const char *vm_uids;    /* "FIRST:COUNT"; NULL or "": the usual range */
+	unsigned warm_pool;     /* VMs of each kind that was used lately, made in advance */
 };
 
 /* Open the state directory (ERR_INVALID_STATE: another process has it). */
@@ -28,7 +29,9 @@ struct sandbox_set *sandbox_set_create(struct ev_loop *loop, const struct sandbo
                                        struct err *e);
 /* Re-adopt what the registry knows: call before serving. */
 int sandbox_set_adopt(struct sandbox_set *set, struct err *e);
-void sandbox_set_destroy(struct sandbox_set *set); /* VMs live on */
+/* No creates come any more: what was made for them in advance goes. */
+void sandbox_set_drain(struct sandbox_set *set);
+void sandbox_set_destroy(struct sandbox_set *set); /* VMs live on, but for warm ones */
 
 /* Create; `spec` is copied. `on_ready` comes once, never inside: err NULL when execs are
  * accepted. The sandbox exists (status creating) from the call's return on.

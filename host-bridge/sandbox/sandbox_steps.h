@@ -103,6 +103,12 @@ void sandbox_stop_pulse(struct sandbox *s);
 void sandbox_idled(struct sandbox *s);
 void sandbox_stop_idle(struct sandbox *s);
 
+/* sandbox_watch.c: once it runs; `all`: others may have left execs in it */
+void sandbox_init_watch(struct sandbox *s);
+void sandbox_start_watch(struct sandbox *s, bool all);
+void sandbox_stop_watch(struct sandbox *s); /* until it is started again */
+void sandbox_free_watch(struct sandbox *s);
+
 /* sandbox_store.c */
 int sandbox_save(struct sandbox *s, struct err *e);
 struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row *row,

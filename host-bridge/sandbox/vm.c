@@ -17,6 +17,9 @@
 #include "proto/limits.h"
 #include "proto/log.h"
 
+/* How often a cgroup is tried that what was killed may be about to leave. */
+#define DESTROY_TRIES 50
+
 void vm_plan_free(struct vm_plan *p)
 {
 	for (unsigned i = 0; i < VM_PROCESSES_MAX; i++)
@@ -118,6 +121,23 @@ void vm_stop(struct vm *vm, void (*on_gone)(void *arg), void *arg)
 	ev_timer_stop(vm->loop, &vm->soon);
 	if (alive(vm) == 0)
 		soon(vm, 0.);
+}
+
+/* What was killed is waited for: nothing that a process does can delay that for long. */
+void vm_destroy(struct vm *vm)
+{
+	siginfo_t info;
+	if (vm == NULL)
+		return;
+	vm_ask_cancel(vm);
+	kill_all(vm);
+	for (unsigned i = 0; i < vm->started; i++)
+		if (ev_is_active(&vm->process[i].ended))
+			waitid(P_PIDFD, (id_t)vm->process[i].pid.fd, &info, WEXITED);
+	vm->on_gone = NULL;
+	for (int i = 0; i < DESTROY_TRIES && !vm_cgroup_remove(vm->plan.cgroup); i++)
+		usleep(CGROUP_LEAVE_MS * 1000);
+	gone(vm);
 }
 
 /* Told once, and never from inside a call of the owner's. */
@@ -346,7 +366,7 @@ static int make_room(struct vm *vm, const char *dir, struct err *e)
 		return -1;
 	snprintf(disk, sizeof(disk), "%s/" DISK_FILE, dir);
 	if (vm->plan.boot.disk_mib > 0 &&
-	    disk_make(disk, vm->plan.boot.disk_mib, vm->plan.uid, e) < 0)
+	    disk_make(disk, vm->plan.boot.disk_mib, vm->plan.boot.disk_owner, e) < 0)
 		return -1;
 	if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) < 0)
 		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "pipe");

@@ -83,6 +83,8 @@ void vm_ask_cancel(struct vm *vm);
 
 /* Kill it and remove what it left. `on_gone` once, never inside; the vm is freed then. */
 void vm_stop(struct vm *vm, void (*on_gone)(void *arg), void *arg);
+/* Kill it and remove what it left before this returns. NULL is fine. */
+void vm_destroy(struct vm *vm);
 /* Stop watching; the VM lives on. */
 void vm_forget(struct vm *vm);
 

@@ -54,7 +54,7 @@ class Bridge:
         return [PROGRAM, "serve", "--listen", f"127.0.0.1:{self.port}",
                 "--launcher", self.launcher, "--state-dir", self.state,
                 "--rootfs-dir", ROOTFS, "--agent", AGENT, "--attach-dir", self.attach,
-                *self.flags]
+                "--warm-pool", "0", *self.flags]
 
     def environment(self):
         return {**os.environ, "SANDGATE_TOKEN": self.token}
