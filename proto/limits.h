@@ -364,6 +364,7 @@
 #define ATTACH_DEADLINE_S 10    /* the same of a VM that is attached to: it runs already */
 #define DEVICE_DEADLINE_MS 5000 /* until a VM's vsock device has made its socket */
 #define DELETE_CANCEL_MS 3000   /* calls get this long to end by themselves */
+#define DELETE_RETRY_S 2        /* … and the registry, when it cannot be written, so long */
 #define SPARE_DELAY_MS \
 	25 /* the next spare link is made so long after one was taken: past a short exec */
 #define SPARE_RETRY_MS 500 /* … and this long after one died */
@@ -417,9 +418,9 @@
 #define RESUME_ANSWER_MS 10000
 #define RESUME_ENTROPY_BYTES 128
 
-/* A prepared sandbox whose owner does not say how it goes on: from SELF_RESUME_S on its agent is
- * asked that often whether it went on by itself, each time for so long (s); it may not answer
- * while the VM is paused, but after so long callers are told that. */
+/* A prepared sandbox whose owner does not say how it goes on: from SELF_RESUME_S on its agent
+ * is asked that often whether it went on by itself, each time for so long (s); it may not
+ * answer while the VM is paused, but after so long callers are told that. */
 #define BRACKET_LOOK_S 1
 #define BRACKET_ANSWER_S 3
 #define BRACKET_MAX_S 600

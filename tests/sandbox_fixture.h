@@ -26,9 +26,10 @@ static inline void on_ready(struct sandbox *s, const struct err *e, void *arg)
 		heard.why = *e;
 }
 
-static inline void on_done(void *arg)
+static inline void on_done(const struct err *e, void *arg)
 {
 	(void)arg;
+	ck_assert_ptr_null(e);
 	heard.done++;
 }
 

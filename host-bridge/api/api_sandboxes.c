@@ -254,13 +254,15 @@ struct deletion {
 	struct api_request *r; /* NULL: gone */
 };
 
-static void on_deleted(void *arg)
+static void on_deleted(const struct err *e, void *arg)
 {
 	struct deletion *d = arg;
-	if (d->r != NULL) {
+	if (d->r != NULL)
 		d->r->on_gone = NULL;
+	if (d->r != NULL && e != NULL)
+		api_fail(d->r, e, NULL);
+	else if (d->r != NULL)
 		api_reply_empty(d->r, 204);
-	}
 	free(d);
 }
 
@@ -276,6 +278,8 @@ void api_sandbox_delete(struct api_request *r, char *data, size_t len)
 	struct sandbox *s = sandbox_find(set, r->sandbox_id, api_workspace(r), &e);
 	(void)data;
 	(void)len;
+	if (s == NULL)
+		s = sandbox_find_unsaved(set, r->sandbox_id, api_workspace(r));
 	if (s == NULL && sandbox_was_deleted(set, r->sandbox_id, api_workspace(r))) {
 		api_reply_empty(r, 204);
 		return;

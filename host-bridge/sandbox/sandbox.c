@@ -206,12 +206,10 @@ void sandbox_unhold(struct sandbox *s)
 
 int sandbox_patch(struct sandbox *s, const struct sandbox_patch *p, struct err *e)
 {
-	if (p->metadata != NULL) {
-		json_t *copy = json_deep_copy(p->metadata);
-		if (copy == NULL)
-			return err_set(e, ERR_INTERNAL, "out of memory");
-		json_decref(s->spec.metadata);
-		s->spec.metadata = copy;
+	struct sandbox_spec old = s->spec;
+	if (p->metadata != NULL && (s->spec.metadata = json_deep_copy(p->metadata)) == NULL) {
+		s->spec.metadata = old.metadata;
+		return err_set(e, ERR_INTERNAL, "out of memory");
 	}
 	if (p->ttl_seconds != NULL)
 		s->spec.ttl_seconds = *p->ttl_seconds;
@@ -219,8 +217,13 @@ int sandbox_patch(struct sandbox *s, const struct sandbox_patch *p, struct err *
 		s->spec.max_lifetime_seconds = *p->max_lifetime_seconds;
 	if (p->persistent != NULL)
 		s->spec.persistent = *p->persistent;
+	int rc = sandbox_save(s, e);
+	if (p->metadata != NULL)
+		json_decref(rc == 0 ? old.metadata : s->spec.metadata);
+	if (rc < 0)
+		s->spec = old;
 	sandbox_update_timer(s);
-	return sandbox_save(s, e);
+	return rc;
 }
 
 /* ---- the VM ---- */
@@ -263,11 +266,9 @@ const struct vm_handlers sandbox_vm_handlers = {
 static void on_vm_gone(void *arg)
 {
 	struct sandbox *s = arg;
-	struct err e = {0};
 	s->vm = NULL;
 	s->stopping = false;
-	if (sandbox_save(s, &e) < 0)
-		log_error("sandbox", s->id, "%s", e.msg);
+	sandbox_save_end(s);
 	if (s->deleted)
 		sandbox_timer_in(s, 0.);
 	else if (s->status == SANDBOX_HIBERNATED)
@@ -312,17 +313,21 @@ void sandbox_running(struct sandbox *s)
 	}
 	/* Something may run in all but a template's first boot, and in what starts from that. */
 	bool used = s->waking || s->recovers || s->source != NULL || s->launcher->external;
+	enum sandbox_status before = s->status;
 	s->status = SANDBOX_RUNNING;
+	/* One that recovers has a row that says so: the next bridge would let it go on again.
+	 */
+	if (sandbox_save(s, &e) < 0 && !s->recovers) {
+		s->status = before;
+		sandbox_failed(s, &e);
+		return;
+	}
 	s->waking = s->recovers = false;
 	if (s->bracket == NULL)
 		link_gate_open(&s->gate);
 	drop_source(s);
 	sandbox_touch(s);
 	vm_booted(s->vm);
-	if (sandbox_save(s, &e) < 0) {
-		sandbox_failed(s, &e);
-		return;
-	}
 	sandbox_drop_saved(s); /* not before: this row says that it is not needed */
 	sandbox_event(s, "running", NULL, s->restored ? "restore" : NULL);
 	log_info("sandbox", s->id, "runs on %s (%s), booted in %u+%u ms", s->launcher->name,
@@ -336,7 +341,6 @@ void sandbox_running(struct sandbox *s)
 
 void sandbox_failed(struct sandbox *s, const struct err *why)
 {
-	struct err e = {0};
 	if (s->deleted || s->status == SANDBOX_FAILED)
 		return;
 	if (s->waking) {
@@ -345,7 +349,7 @@ void sandbox_failed(struct sandbox *s, const struct err *why)
 	}
 	log_warn("sandbox", s->id, "failed: %s", why->msg);
 	if (s->status == SANDBOX_CREATING && s->restored && s->source == NULL &&
-	    !(s->warm && s->up > 0.))
+	    !(s->warm && s->up > 0.) && why->code != ERR_STORAGE_FULL)
 		baked_discard(
 		    s->baked); /* whether it was at fault or not: the next one boots */
 	if (s->warm) {
@@ -358,9 +362,9 @@ void sandbox_failed(struct sandbox *s, const struct err *why)
 	s->status = SANDBOX_FAILED;
 	sandbox_event(s, "failed", NULL, err_name(why->code));
 	sandbox_touch(s);
-	if (sandbox_save(s, &e) < 0)
-		log_error("sandbox", s->id, "%s", e.msg);
+	sandbox_save_end(s);
 	sandbox_stop_vm(s);
+	sandbox_drop_saved(s); /* it was about to hibernate */
 	sandbox_update_timer(s);
 	sandbox_tell_waiters(s);
 	sandbox_tell(s, SANDGATE__CANCEL_REASON__CANCEL_NONE);

@@ -32,9 +32,11 @@ int sandbox_wait_ready(struct sandbox *s,
 void sandbox_wait_cancel(struct sandbox *s, void *arg);
 
 /* Delete: cancels its execs with `reason`, then destroys the VM (or detaches from it).
- * `on_done` once, never inside; may be NULL. Calls in progress get their listener called. */
+ * `on_done` once, never inside; may be NULL. Calls in progress get their listener called. With
+ * ERR_STORAGE_FULL, …, nothing of it is left but its row: that goes as soon as the registry can
+ * be written to, or the next bridge finds a sandbox that has failed. */
 void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
-                    void (*on_done)(void *arg), void *arg);
+                    void (*on_done)(const struct err *e, void *arg), void *arg);
 
 /* Each changes a sandbox that runs (or, to resume, is paused), one at a time: -1 with
  * ERR_INVALID_STATE otherwise, ERR_LIMIT_UNSUPPORTED where its launcher can do no such thing,
@@ -63,14 +65,14 @@ int sandbox_pause(struct sandbox *s, sandbox_changed *on_done, void *arg, struct
 int sandbox_resume(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
 /* The same: save it and stop its VM. ERR_INVALID_STATE when calls are in progress. */
 int sandbox_hibernate(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
-/* The same for an attached one, whose VM somebody else is about to save: its agent is brought to
- * rest, and calls in progress wait until sandbox_resumed says how the guest goes on, or until the
- * agent goes on by itself. ERR_LIMIT_UNSUPPORTED when it is not attached. */
+/* The same for an attached one, whose VM somebody else is about to save: its agent is brought
+ * to rest, and calls in progress wait until sandbox_resumed says how the guest goes on, or
+ * until the agent goes on by itself. ERR_LIMIT_UNSUPPORTED when it is not attached. */
 int sandbox_prepare(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
 uint64_t sandbox_generation(const struct sandbox *s); /* prepared: what the answer names */
 /* `generation` is that of the prepare that it ends, else ERR_INVALID_STATE. `endpoint` is where
- * the guest is now; NULL: where it was. `how` is what it is told (see freeze.h), read during the
- * call. A failure leaves it prepared. */
+ * the guest is now; NULL: where it was. `how` is what it is told (see freeze.h), read during
+ * the call. A failure leaves it prepared. */
 int sandbox_resumed(struct sandbox *s, uint64_t generation, const struct endpoint *endpoint,
                     const Sandgate__Resume *how, sandbox_changed *on_done, void *arg,
                     struct err *e);

@@ -5,6 +5,7 @@
 
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/image.h"
+#include "host-bridge/sandbox/memory_room.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
 #include "proto/limits.h"
@@ -205,6 +206,11 @@ static int start_vm(struct sandbox *s, struct launcher_request *r, struct err *e
 		return -1;
 	}
 	plan.memory_reserved = s->set->memory_on_disk;
+	bool grows = plan.memory[0] != '\0' && !plan.memory_reserved;
+	if (grows && memory_room_check(s->set->memory_dir, plan.memory_mib, e) < 0) {
+		vm_plan_free(&plan);
+		return -1;
+	}
 	s->isolation = s->launcher->isolation(&s->set->host);
 	s->endpoint = plan.endpoint;
 	if (sandbox_save(s, e) < 0) {

@@ -9,20 +9,21 @@
 #include "proto/log.h"
 
 void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
-                    void (*on_done)(void *arg), void *arg)
+                    void (*on_done)(const struct err *e, void *arg), void *arg)
 {
 	struct sandbox_waiter w = {.on_done = on_done, .arg = arg};
 	struct err e = {0};
 	if (on_done != NULL && sandbox_add_waiter(&s->done_waiters, &w, &e) < 0)
 		log_error("sandbox", s->id, "%s", e.msg);
+	if (s->deleted && s->unsaved)
+		sandbox_timer_in(s, 0.);
 	if (s->deleted)
 		return;
 	s->deleted = true;
 	s->reason = reason;
 	s->status = SANDBOX_DELETED;
 	sandbox_event(s, "deleted", NULL, NULL);
-	if (sandbox_save(s, &e) < 0)
-		log_error("sandbox", s->id, "%s", e.msg);
+	sandbox_save_end(s);
 	sandbox_tell_waiters(s);
 	sandbox_timer_in(s, 0.);
 }
@@ -47,16 +48,29 @@ static void end_vm(struct sandbox *s)
 		sandbox_stop_vm(s);
 }
 
-static void tell_done(struct sandbox *s)
+static void tell_done(struct sandbox *s, const struct err *e)
 {
 	struct sandbox_waiter *w;
 	while ((w = SLIST_FIRST(&s->done_waiters)) != NULL) {
-		void (*on_done)(void *) = w->on_done;
+		void (*on_done)(const struct err *, void *) = w->on_done;
 		void *arg = w->arg;
 		SLIST_REMOVE_HEAD(&s->done_waiters, entry);
 		free(w);
-		on_done(arg);
+		on_done(e, arg);
 	}
+}
+
+/* What it took of a full disk may be the room that its row needs. */
+static bool is_written_down(struct sandbox *s)
+{
+	struct err e = {0};
+	if (!s->unsaved || sandbox_save(s, &e) == 0) {
+		s->unsaved = false;
+		return true;
+	}
+	tell_done(s, &e);
+	sandbox_timer_in(s, DELETE_RETRY_S);
+	return false;
 }
 
 void sandbox_delete_step(struct sandbox *s)
@@ -79,7 +93,9 @@ void sandbox_delete_step(struct sandbox *s)
 		return;
 	}
 	sandbox_drop_saved(s);
-	tell_done(s);
+	if (!is_written_down(s))
+		return;
+	tell_done(s, NULL);
 	if (quiet && s->holds == 0 && SLIST_EMPTY(&s->ready_waiters))
 		sandbox_free(s);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
@@ -45,8 +46,10 @@ static void write_agent(const struct sandbox *s, const char *dir)
 	json_t *json =
 	    json_pack("{s:I, s:O}", "generation", (json_int_t)s->generation, "agent", s->agent);
 	snprintf(path, sizeof(path), "%s/" SNAPSHOT_AGENT, dir);
-	if (json_dump_file(json, path, JSON_COMPACT) < 0)
+	if (json_dump_file(json, path, JSON_COMPACT) < 0) {
 		log_warn("sandbox", s->id, "%s could not be written", path);
+		unlink(path); /* half of it would be a lie */
+	}
 	json_decref(json);
 }
 
@@ -153,6 +156,7 @@ struct sandbox_turn {
 	void (*on_done)(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg);
 	void *arg;
 	enum sandbox_status to; /* pause and resume */
+	struct err failure;     /* why a pause is taken back */
 };
 
 void sandbox_change_forget(struct sandbox *s)
@@ -173,7 +177,7 @@ int sandbox_check_vmm(const struct sandbox *s, struct err *e)
 int sandbox_change_begin(struct sandbox *s, enum sandbox_status from, sandbox_changed *on_done,
                          void *arg, struct err *e)
 {
-	if (s->status != from || s->change != NULL) {
+	if (s->status != from || s->change != NULL || s->recovers) {
 		err_set(e, ERR_INVALID_STATE,
 		        s->status == from ? "the sandbox is being changed already"
 		                          : "the sandbox is %s",
@@ -326,6 +330,28 @@ int sandbox_snapshot(struct sandbox *s, json_t *metadata, enum snapshot_kind kin
 
 /* ---- pause and resume ---- */
 
+static void on_pause_undone(const struct err *e, void *arg)
+{
+	struct sandbox *s = arg;
+	struct err why = s->change->failure;
+	if (e != NULL) {
+		sandbox_failed(s, e);
+		return;
+	}
+	sandbox_wake_up(s);
+	sandbox_change_done(s, NULL, &why);
+}
+
+/* It could not be written down: the next bridge would let the guest go on. */
+static void undo_pause(struct sandbox *s, const struct err *why)
+{
+	struct err e = {0};
+	s->status = SANDBOX_RUNNING;
+	s->change->failure = *why;
+	if (vm_ask(s->vm, VM_RESUME, NULL, on_pause_undone, s, &e) < 0)
+		sandbox_failed(s, &e);
+}
+
 static void on_turned(const struct err *e, void *arg)
 {
 	struct sandbox *s = arg;
@@ -334,6 +360,10 @@ static void on_turned(const struct err *e, void *arg)
 		s->status = s->change->to;
 		if (sandbox_save(s, &failed) < 0)
 			e = &failed;
+	}
+	if (e == &failed && s->status == SANDBOX_PAUSED) {
+		undo_pause(s, e);
+		return;
 	}
 	if (e == NULL)
 		sandbox_event(s, sandbox_status_name(s->status), NULL, NULL);

@@ -24,8 +24,8 @@ struct sandbox_set {
 	struct vm_uids uids;
 	char *state_dir, *rootfs_dir, *node, *launcher, *agent_path;
 	char cgroups[PATH_MAX]; /* where VMs have theirs; "" where they cannot */
-	char memory_dir[128]; /* guests' RAM: on a file system in memory where there is one */
-	bool memory_on_disk;  /* there is none: it shares a disk with all the rest */
+	char memory_dir[128];   /* guests' RAM: on a file system in memory where there is one */
+	bool memory_on_disk;    /* there is none: it shares a disk with all the rest */
 	ev_timer purge;
 	int (*admit)(const struct sandbox_spec *spec, void *arg, struct err *e);
 	void *admit_arg;
@@ -36,7 +36,7 @@ struct sandbox_set {
 struct sandbox_waiter {
 	SLIST_ENTRY(sandbox_waiter) entry;
 	void (*on_ready)(struct sandbox *s, const struct err *e, void *arg);
-	void (*on_done)(void *arg);
+	void (*on_done)(const struct err *e, void *arg);
 	void *arg;
 	bool creator;
 };
@@ -72,8 +72,8 @@ struct sandbox {
 	bool recovers;               /* this one does */
 	struct snapshot *source;     /* creating: what it is restored from, held */
 	struct sandbox_turn *change; /* asked for and not done: snapshot, pause, resume */
-	struct freeze *freeze; /* its state is being saved, or it becomes one of its own */
-	uint64_t generation;   /* the agent's */
+	struct freeze *freeze;   /* its state is being saved, or it becomes one of its own */
+	uint64_t generation;     /* the agent's */
 	struct bracket *bracket; /* its agent is prepared: the VM's owner saves it. Or NULL */
 	unsigned not_renewed;    /* by the Resume that ended that: bits of freeze_step() */
 	unsigned launch_ms, agent_ms; /* stages of the boot */
@@ -103,6 +103,7 @@ struct sandbox {
 	ev_timer waiters_timer;
 	struct sandbox_listeners listeners, told; /* told: on_end was called */
 
+	bool unsaved;         /* it has ended, and its row does not say so yet */
 	bool deleted, ending; /* sandbox_delete was called; listeners were told of it */
 	Sandgate__CancelReason reason;
 	double cut_off_due; /* monotonic */

@@ -180,11 +180,23 @@ struct sandbox *sandbox_find(struct sandbox_set *set, const char *id, const char
 		if (workspace == NULL || strcmp(s->spec.workspace, workspace) == 0)
 			return s;
 	}
-	if (sandbox_was_deleted(set, id, workspace))
+	if (sandbox_find_unsaved(set, id, workspace) != NULL ||
+	    sandbox_was_deleted(set, id, workspace))
 		err_set(e, ERR_SANDBOX_GONE, "the sandbox was deleted, or has expired");
 	else
 		err_set(e, ERR_SANDBOX_NOT_FOUND, "there is no such sandbox");
 	return NULL;
+}
+
+struct sandbox *sandbox_find_unsaved(struct sandbox_set *set, const char *id,
+                                     const char *workspace)
+{
+	struct sandbox *s;
+	TAILQ_FOREACH (s, &set->all, entry)
+		if (s->deleted && s->unsaved && strcmp(s->id, id) == 0 &&
+		    (workspace == NULL || strcmp(s->spec.workspace, workspace) == 0))
+			break;
+	return s;
 }
 
 bool sandbox_was_deleted(struct sandbox_set *set, const char *id, const char *workspace)

@@ -111,6 +111,9 @@ void sandbox_free_watch(struct sandbox *s);
 
 /* sandbox_store.c */
 int sandbox_save(struct sandbox *s, struct err *e);
+/* Where a failure changes nothing: it has ended, and a bridge that finds the row as it was sees
+ * that. */
+void sandbox_save_end(struct sandbox *s);
 struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row *row,
                              json_t **vm_state);
 int sandbox_copy_spec(struct sandbox_spec *to, const struct sandbox_spec *from);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "host-bridge/sandbox/sandbox_steps.h"
+#include "proto/log.h"
 
 static const char *const status_names[] = {
     [SANDBOX_CREATING] = "creating", [SANDBOX_RUNNING] = "running",
@@ -100,6 +101,14 @@ int sandbox_save(struct sandbox *s, struct err *e)
 	free(spec_text);
 	free(state);
 	return rc;
+}
+
+void sandbox_save_end(struct sandbox *s)
+{
+	struct err e = {0};
+	s->unsaved = sandbox_save(s, &e) < 0;
+	if (s->unsaved)
+		log_error("sandbox", s->id, "%s", e.msg);
 }
 
 static int confirm_each(struct sandbox *const *all, unsigned count, bool tentative,

@@ -135,12 +135,28 @@ static void load_row(const struct registry_snapshot *row, void *arg)
 	snprintf(n->workspace, sizeof(n->workspace), "%s", row->workspace);
 	n->created_ms = row->created_ms;
 	snapshot_dir(set, n, false, dir);
-	if (read_info(n, row->info) == 0 && access(dir, F_OK) == 0) {
+	n->deleted = access(dir, F_OK) < 0; /* when its row could not go */
+	if (read_info(n, row->info) == 0) {
 		TAILQ_INSERT_TAIL(&set->snapshots, n, entry);
 		return;
 	}
-	log_error("snapshot", n->id, "its row cannot be read, or its files are gone");
+	log_error("snapshot", n->id, "its row cannot be read");
 	free_snapshot(n);
+}
+
+static void forget_rows(struct sandbox_set *set)
+{
+	struct snapshot *n, *next;
+	struct err e = {0};
+	for (n = TAILQ_FIRST(&set->snapshots); n != NULL; n = next) {
+		next = TAILQ_NEXT(n, entry);
+		if (!n->deleted)
+			continue;
+		if (registry_delete_snapshot(set->registry, n->id, &e) < 0)
+			log_warn("snapshot", n->id, "%s", e.msg);
+		TAILQ_REMOVE(&set->snapshots, n, entry);
+		free_snapshot(n);
+	}
 }
 
 /* What has no row was not finished, or was being deleted. */
@@ -168,6 +184,7 @@ int snapshot_load_all(struct sandbox_set *set, struct err *e)
 		return err_errno(e, ERR_INTERNAL, errno, "%s", dir);
 	if (registry_each_snapshot(set->registry, load_row, set, e) < 0)
 		return -1;
+	forget_rows(set);
 	sweep(set);
 	return 0;
 }
@@ -279,8 +296,20 @@ static void remove_files(struct sandbox_set *set, struct snapshot *n)
 
 int snapshot_delete(struct sandbox_set *set, struct snapshot *n, struct err *e)
 {
-	if (registry_delete_snapshot(set->registry, n->id, e) < 0)
-		return -1;
+	char dir[PATH_MAX];
+	struct err full = {0};
+	if (n->kind == SNAPSHOT_KEPT &&
+	    registry_delete_snapshot(set->registry, n->id, &full) < 0) {
+		if (full.code != ERR_STORAGE_FULL || n->loading > 0) {
+			*e = full;
+			return -1;
+		}
+		/* Its files make room for its row to go, and a row without files is none. */
+		snapshot_dir(set, n, false, dir);
+		vm_remove_dir(dir);
+		if (registry_delete_snapshot(set->registry, n->id, &full) < 0)
+			log_warn("snapshot", n->id, "%s", full.msg);
+	}
 	n->deleted = true;
 	if (n->loading == 0)
 		remove_files(set, n);

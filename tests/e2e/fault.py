@@ -46,8 +46,9 @@ class FaultyBridge(Bridge):
         self._set(1, 0)
         self._set(2, n)
 
-    def registry_full(self, full):
-        self._set(3, full)
+    def registry_full_after(self, writes):
+        """So many more writes succeed. None: its disk is not full."""
+        self._set(3, 0 if writes is None else writes + 1)
 
     def calls(self):
         """The names of those that it has made since die_at, and was about to make at the last."""

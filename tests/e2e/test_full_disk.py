@@ -1,0 +1,215 @@
+"""Full disks: what cannot be written is told as storage.full, nothing half-made stays, and what
+runs goes on. The bridge's state, and the memory of its guests, are on small file systems."""
+import contextlib
+import os
+import subprocess
+
+import pytest
+
+from client import Sandbox, until
+from fault import FaultyBridge
+
+MIB = 1 << 20
+GUEST = {"resources": {"memory_mib": 128}, "ttl_seconds": 600}
+
+
+def free_bytes(where):
+    room = os.statvfs(where)
+    return room.f_bavail * room.f_frsize
+
+
+class SmallBridge(FaultyBridge):
+    """Its state is on one file system of this size, what it takes for /dev/shm another."""
+    sizes = {"state": "400m", "shm": "600m"}
+
+    def __init__(self, directory, launcher, *flags):
+        super().__init__(directory, launcher, *flags)
+        self.shm = directory / "shm"
+        self.shm.mkdir()
+        for name, size in self.sizes.items():
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "small",
+                            directory / name], check=True)
+
+    def command(self):
+        own = 'mount --bind "$0" /dev/shm && exec "$@"'
+        return ["unshare", "-m", "sh", "-c", own, self.shm, *super().command()]
+
+    def unmount(self):
+        for name in self.sizes:
+            subprocess.run(["umount", "-l", self.directory / name], check=True)
+
+    def fill(self, where, leave=0):
+        """Leave so many bytes of that file system, though guests write to it meanwhile."""
+        self.free(where)
+        with open(where / "ballast", "wb") as f:
+            while (room := free_bytes(where) - leave) > 0:
+                with contextlib.suppress(OSError):
+                    os.posix_fallocate(f.fileno(), f.tell(), room)
+                f.seek(0, os.SEEK_END)
+
+    def free(self, where):
+        (where / "ballast").unlink(missing_ok=True)
+
+    def files(self):
+        """What it keeps for sandboxes, and for snapshots that are not baked."""
+        found = [p for at in ("vm/*", "hibernated/*", "snapshots/*", "baked/*.part")
+                 for p in self.state.glob(at)]
+        found += [p for p in self.shm.glob("sandgate-*/*")]
+        return sorted(str(p) for p in found if "kvm-trial" not in str(p))
+
+
+def made(farm, kind):
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system")
+    return farm.new("qemu", kind=kind).start()
+
+
+@pytest.fixture(scope="module")
+def small(farm):
+    bridge = made(farm, SmallBridge)
+    yield bridge
+    if bridge.is_dead():
+        bridge.start()
+    bridge.stop()
+    bridge.unmount()
+
+
+@pytest.fixture
+def box(small):
+    """One whose work goes on whatever fails."""
+    own = small.client.create(**GUEST)
+    own.start("i=0; while :; do i=$((i+1)); echo $i > /tmp/i; sleep 0.05; done",
+              exec_id="counter", timeout_seconds=None)
+    yield own
+    small.registry_full_after(None)
+    for where in (small.state, small.shm):
+        small.free(where)
+    own.delete()
+    until(lambda: not small.files(), 10, "everything of it going")
+
+
+def is_full(reply):
+    assert (reply.status, reply.code) == (507, "storage.full"), reply.body
+    assert reply.error["retryable"] is True
+
+
+def goes_on(box):
+    """It runs, knows what it knew, and its work proceeds."""
+    assert box.status() == "running"
+    before = int(box.out("cat /tmp/i || echo 0"))
+    until(lambda: int(box.out("cat /tmp/i") or 0) > before, 10, "the counter's going on")
+    assert box.state("counter")["state"] == "running"
+
+
+def ids(bridge):
+    return [s["id"] for s in bridge.client.get("/v1/sandboxes").json["items"]]
+
+
+def ask(box, action, body=None):
+    return box.client.post(f"{box.path}/{action}", body, timeout=60)
+
+
+def test_a_create_without_room_for_its_memory_leaves_nothing(small, box):
+    kept = small.files()
+    for leave in (0, 32 * MIB):
+        small.fill(small.shm, leave)
+        is_full(small.client.post("/v1/sandboxes", {"template": "base", **GUEST}, timeout=60))
+        assert ids(small) == [box.id]
+        until(lambda: small.files() == kept, 2, "what was begun going")
+    goes_on(box)
+    small.free(small.shm)
+    other = small.client.create(**GUEST)
+    assert other.info["boot_mode"] == "restore"
+    assert other.out("echo ok") == "ok\n"
+    other.delete()
+
+
+@pytest.mark.parametrize("leave", [0, 100 << 10, 8 * MIB])
+@pytest.mark.parametrize("action", ["snapshots", "fork", "hibernate"])
+def test_what_cannot_be_saved_is_told_and_the_sandbox_runs_on(small, box, action, leave):
+    kept = small.files()
+    small.fill(small.state, leave)
+    is_full(ask(box, action))
+    goes_on(box)
+    assert ids(small) == [box.id]
+    assert small.client.get("/v1/snapshots").json["items"] == []
+    until(lambda: small.files() == kept, 2, "what was begun going")
+    small.free(small.state)
+    assert ask(box, action).status in (200, 201)
+    for item in small.client.get("/v1/snapshots").json["items"]:
+        assert small.client.delete(f"/v1/snapshots/{item['id']}").status == 204
+    for other in set(ids(small)) - {box.id}:
+        small.client.delete(f"/v1/sandboxes/{other}", timeout=60)
+    assert box.out("echo ok") == "ok\n"
+
+
+def test_an_exec_goes_on_over_a_snapshot_that_failed(small, box):
+    stream = box.stream("for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done")
+    stream.until("stdout", "1")
+    small.fill(small.state, 8 * MIB)
+    is_full(ask(box, "snapshots"))
+    rest = stream.collect()
+    assert ("1\n" + rest.stdout, rest.result["exit_code"]) == ("1\n2\n3\n4\n5\n6\n", 0)
+
+
+def test_a_fork_without_room_for_its_childrens_memory_has_none(small, box):
+    kept = small.files()
+    small.fill(small.shm, 300 * MIB)  # for two of them, or one
+    is_full(ask(box, "fork", {"count": 4}))
+    assert ids(small) == [box.id]
+    until(lambda: small.files() == kept, 2, "what was begun going")
+    goes_on(box)
+
+
+def test_one_that_cannot_wake_for_want_of_memory_sleeps_on(small, box):
+    box.out("echo kept > /dev/shm/kept")
+    assert ask(box, "hibernate").status == 200
+    kept = small.files()
+    small.fill(small.shm, 32 * MIB)
+    is_full(ask(box, "wake"))
+    is_full(box.exec("true"))
+    assert (box.status(), small.files()) == ("hibernated", kept)
+    small.free(small.shm)
+    assert box.out("cat /dev/shm/kept") == "kept\n"
+    goes_on(box)
+
+
+# ---- the registry ----
+
+def writes_of(small, act):
+    """How often the registry is written to meanwhile."""
+    small.die_at(0)
+    reply = act()
+    assert reply.status < 300, reply.body
+    return small.calls().count("write")
+
+
+def each_write(small, act):
+    """act(), with the registry's disk full from some write of it on: the first, the last, and
+    some between. Yields the reply."""
+    writes = writes_of(small, act)
+    assert writes > 0
+    for after in sorted({0, writes // 3, 2 * writes // 3, writes - 1}):
+        small.registry_full_after(after)
+        reply = act()
+        small.registry_full_after(None)
+        yield reply
+
+
+def restart(small):
+    small.kill()
+    small.start()
+
+
+def test_a_create_that_cannot_be_written_down_leaves_nothing(small, box):
+    kept = small.files()
+    create = lambda: small.client.post("/v1/sandboxes", {"template": "base", **GUEST}, timeout=60)
+    first = Sandbox(small.client, create().json)
+    first.delete()
+    for reply in each_write(small, create):
+        is_full(reply)
+        until(lambda: small.files() == kept, 2, "what was begun going")
+    restart(small)
+    for other in set(ids(small)) - {box.id}:
+        raise AssertionError(f"{other} was not made")
+    goes_on(box)
