@@ -1,71 +1,24 @@
 """The doubles of Firecracker and its jailer refuse what the real ones refuse: a launcher that
 passes test_firecracker.py has been held to it."""
-import http.client
-import json
 import os
 import shutil
 import socket
 import stat
 import subprocess
-import tempfile
 
 import pytest
 
-from bridge import AGENT, ROOT
 from client import until
-
-DOUBLES = ROOT / "tests/doubles"
-SILENCE = b"(silence)"
+from doubled import DOUBLES, SILENCE, VERSIONS, Vmm, lone_doubles
 
 
-class Unix(http.client.HTTPConnection):
-    def __init__(self, path):
-        super().__init__("localhost", timeout=10)
-        self.path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(self.path)
-
-
-class Vmm:
-    """A double, started in a directory of its own without a bridge."""
-
-    def __init__(self, directory, version="1.17.0"):
-        self.directory, self.log = directory, directory / "log"
-        directory.mkdir(exist_ok=True)
-        environment = {**os.environ, "DOUBLE_AGENT": str(AGENT), "DOUBLE_VERSION": version,
-                       "DOUBLE_LOG": str(self.log)}
-        self.process = subprocess.Popen([DOUBLES / "firecracker", "--api-sock", "api.sock"],
-                                        cwd=directory, env=environment, start_new_session=True,
-                                        stderr=subprocess.PIPE, text=True)
-
-    def connect(self):
-        api = self.directory / "api.sock"
-        until(api.exists, 10)
-        connection = Unix(str(api))
-        until(lambda: self.tries(connection), 10)
-        return connection
-
-    @staticmethod
-    def tries(connection):
-        try:
-            connection.connect()
-        except ConnectionRefusedError:
-            return False
-        return True
+class Firecracker(Vmm):
+    VERSION, COMMAND = VERSIONS["firecracker"], ["firecracker", "--api-sock", "api.sock"]
 
     def ask(self, method, path, body=None):
         """(status, fault message or body)"""
-        connection = self.connect()
-        text = json.dumps(body) if isinstance(body, dict) else body
-        connection.request(method, path, text,
-                           {"Content-Type": "application/json"} if text else {})
-        reply = connection.getresponse()
-        data = reply.read()
-        connection.close()
-        answer = json.loads(data) if data else None
-        return reply.status, answer.get("fault_message", answer) if answer else None
+        status, answer = super().ask(method, path, body)
+        return status, answer.get("fault_message", answer) if answer else None
 
     def put(self, path, **body):
         return self.ask("PUT", path, body)[0]
@@ -79,7 +32,7 @@ class Vmm:
     def boot(self):
         self.configure()
         assert self.put("/actions", action_type="InstanceStart") == 204
-        until(lambda: self.dial(b"CONNECT 523\n", 0.2).startswith(b"OK "), 10)
+        until(self.answers, 10)
 
     def vm(self, state):
         return self.ask("PATCH", "/vm", {"state": state})[0]
@@ -87,48 +40,17 @@ class Vmm:
     def save(self):
         return self.put("/snapshot/create", snapshot_path="state", mem_file_path="memory")
 
-    def host(self, line):
-        s = socket.socket(socket.AF_UNIX)
-        s.settimeout(5)
-        s.connect(str(self.directory / "v.sock"))
-        s.sendall(line)
-        return s
-
-    def dial(self, line, seconds):
-        """What is answered; b"" for a hang-up, SILENCE for nothing within so long."""
-        with self.host(line) as s:
-            s.settimeout(seconds)
-            try:
-                return s.recv(100)
-            except TimeoutError:
-                return SILENCE
-            except ConnectionResetError:
-                return b""
-
     def load(self, snapshot, **more):
         return self.ask("PUT", "/snapshot/load", {
             "snapshot_path": str(snapshot / "state"), "resume_vm": True,
             "mem_backend": {"backend_type": "File", "backend_path": str(snapshot / "memory")},
             **more})
 
-    def kill(self):
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, 9)
-        self.process.communicate(timeout=10)
-
 
 @pytest.fixture
 def vmms():
-    top = tempfile.TemporaryDirectory(prefix="sg-", dir="/tmp")
-    made = []
-
-    def start(version="1.17.0", name=None):
-        made.append(Vmm(type(DOUBLES)(top.name) / (name or f"vm{len(made)}"), version))
-        return made[-1]
-    yield start
-    for vmm in made:
-        vmm.kill()
-    top.cleanup()
+    with lone_doubles(Firecracker) as start:
+        yield start
 
 
 @pytest.fixture
@@ -223,7 +145,7 @@ def test_a_load_comes_before_any_configuration(vmms, saved):
     assert vmm.load(saved)[0] == 400
     fresh = vmms()
     assert fresh.load(saved) == (204, None)
-    until(lambda: fresh.dial(b"CONNECT 523\n", 0.2).startswith(b"OK "), 10)
+    until(fresh.answers, 10)
 
 
 @pytest.mark.parametrize("how", ["version", "short memory", "stale socket", "no state"])

@@ -1,0 +1,192 @@
+"""Bridges whose VMM is a double (tests/doubles), and doubles alone."""
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import shlex
+import socket
+import subprocess
+import tempfile
+
+from bridge import AGENT, ROOT, Bridge
+from client import Sandbox, until
+
+DOUBLES = ROOT / "tests/doubles"
+VERSIONS = {"firecracker": "1.17.0", "cloud-hypervisor": "53.0.0"}
+NOBODY = 65534
+SILENCE = b"(silence)"
+FAULTS = {"eof": 3, "reset": 3, "silent": 1, "mute": 1}  # how often in a row, of a first connection
+LOST = {"sandbox.lost", "agent.timeout", "agent.unreachable"}
+
+
+class Doubles:
+    """A directory for PATH with the double (and the jailer's), and what it is told and tells."""
+
+    def __init__(self, directory, vmm, version):
+        self.vmm = vmm
+        self.bin, self.log = directory / "bin", directory / "double.log"
+        self.faults = directory / "faults"
+        self.bin.mkdir(parents=True)
+        for path in (self.log, self.faults):
+            path.touch()
+            path.chmod(0o666)
+        (self.bin / "jailer").symlink_to(DOUBLES / "jailer")
+        self.install(version)
+
+    def install(self, version):
+        settings = {"AGENT": AGENT, "VERSION": version, "LOG": self.log, "FAULTS": self.faults}
+        exports = [f"export DOUBLE_{k}={shlex.quote(str(v))}" for k, v in settings.items()]
+        program = self.bin / self.vmm
+        program.write_text("\n".join(["#!/bin/sh", *exports,
+                                      f'exec {DOUBLES}/{self.vmm} "$@"', ""]))
+        program.chmod(0o755)
+
+    def fault(self, mode, count):
+        self.faults.write_text(f"{mode} {count}")
+
+    def unused_faults(self):
+        return int((self.faults.read_text().split() + ["0", "0"])[1])
+
+    def events(self, kind):
+        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [line for line in lines if line["event"] == kind]
+
+
+class DoubledBridge(Bridge):
+    def __init__(self, directory, vmm, version=None):
+        super().__init__(directory, vmm)
+        self.doubles = Doubles(directory, vmm, version or VERSIONS[vmm])
+
+    def environment(self):
+        return {**super().environment(), "PATH": f"{self.doubles.bin}:{os.environ['PATH']}"}
+
+    def start(self, **popen):
+        """A double of Cloud Hypervisor needs this machine's Python: it is not locked up."""
+        if self.launcher == "cloud-hypervisor" and os.getuid() == 0 and "user" not in popen:
+            popen.update(user=NOBODY, group=NOBODY, extra_groups=[])
+        if "user" in popen:
+            for path in (self.directory, self.state, self.attach):
+                os.chown(path, popen["user"], popen["group"])
+        return super().start(**popen)
+
+    def stop(self):
+        """No guest came to life on memory that was changed or cut off, and nothing is left."""
+        super().stop()
+        assert self.doubles.events("violation") == []
+        assert list(self.state.glob("vm/*")) == []
+
+
+@contextlib.contextmanager
+def doubled_bridges(farm, vmm):
+    """What makes a test's bridges and starts them; stopped at the end."""
+    made = []
+
+    def start(version=None, **popen):
+        farm.count += 1
+        made.append(DoubledBridge(farm.directory / f"own{farm.count}", vmm, version))
+        return made[-1].start(**popen)
+    yield start
+    for bridge in made:
+        bridge.stop()
+
+
+@contextlib.contextmanager
+def lone_doubles(kind):
+    """What starts a test's doubles, of class `kind`, each in a directory; killed at the end."""
+    made = []
+
+    def start(version=kind.VERSION, name=None):
+        made.append(kind(pathlib.Path(top) / (name or f"vm{len(made)}"), version))
+        return made[-1]
+    with tempfile.TemporaryDirectory(prefix="sg-", dir="/tmp") as top:
+        yield start
+        for vmm in made:
+            vmm.kill()
+
+
+def snapshot(box):
+    reply = box.client.post(box.path + "/snapshots", timeout=60)
+    assert reply.status == 201, reply.body
+    return reply.json
+
+
+def restore(client, snap):
+    reply = client.post("/v1/sandboxes", {"from_snapshot": snap["id"]}, timeout=90)
+    assert reply.status == 201, reply.body
+    return Sandbox(client, reply.json)
+
+
+class Unix(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=10)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self.path)
+
+
+class Vmm:
+    """A double, started in a directory of its own without a bridge."""
+    VERSION, COMMAND = None, None
+
+    def __init__(self, directory, version):
+        self.directory, self.log = directory, directory / "log"
+        directory.mkdir(exist_ok=True)
+        environment = {**os.environ, "DOUBLE_AGENT": str(AGENT), "DOUBLE_VERSION": version,
+                       "DOUBLE_LOG": str(self.log)}
+        self.process = subprocess.Popen([DOUBLES / self.COMMAND[0], *self.COMMAND[1:]],
+                                        cwd=directory, env=environment, start_new_session=True,
+                                        stderr=subprocess.PIPE, text=True)
+
+    def connect(self):
+        api = self.directory / "api.sock"
+        connection = Unix(str(api))
+        until(lambda: self.tries(connection), 10)
+        return connection
+
+    @staticmethod
+    def tries(connection):
+        try:
+            connection.connect()
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        return True
+
+    def ask(self, method, path, body=None):
+        """(status, what came with it)"""
+        connection = self.connect()
+        text = json.dumps(body) if isinstance(body, dict) else body
+        connection.request(method, path, text,
+                           {"Content-Type": "application/json"} if text else {})
+        reply = connection.getresponse()
+        data = reply.read()
+        connection.close()
+        return reply.status, json.loads(data) if data else None
+
+    def host(self, line):
+        s = socket.socket(socket.AF_UNIX)
+        s.settimeout(5)
+        s.connect(str(self.directory / "v.sock"))
+        s.sendall(line)
+        return s
+
+    def dial(self, line, seconds):
+        """What is answered; b"" for a hang-up, SILENCE for nothing within so long."""
+        with self.host(line) as s:
+            s.settimeout(seconds)
+            try:
+                return s.recv(100)
+            except TimeoutError:
+                return SILENCE
+            except ConnectionResetError:
+                return b""
+
+    def answers(self):
+        return self.dial(b"CONNECT 523\n", 0.2).startswith(b"OK ")
+
+    def kill(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, 9)
+        self.process.communicate(timeout=10)
