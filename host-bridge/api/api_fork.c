@@ -86,14 +86,15 @@ static void make_children(struct fork *f, struct sandbox *parent, const struct s
 static void on_saved(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
 {
 	struct fork *f = arg;
+	struct sandbox_set *set = f->set;
 	struct err ignored = {0};
 	if (e != NULL) {
 		f->failure = *e;
 		finish(f);
 		return;
 	}
-	make_children(f, s, n);
-	snapshot_delete(f->set, n, &ignored); /* once the last has its copy */
+	make_children(f, s, n);            /* `f` may be gone */
+	snapshot_delete(set, n, &ignored); /* once the last has its copy */
 }
 
 void api_sandbox_fork(struct api_request *r, char *data, size_t len)

@@ -169,7 +169,7 @@ int sandbox_set_adopt(struct sandbox_set *set, struct err *e)
 	vm_cgroup_sweep(set->cgroups, is_known, set);
 	vm_sweep(vm_dir, is_known, set);
 	vm_sweep(set->memory_dir, is_known, set);
-	sandbox_saved_dir(set, "", saved_dirs);
+	sandbox_saved_dir(set, NULL, saved_dirs);
 	vm_sweep(saved_dirs, is_asleep, set);
 	image_sweep(set->state_dir, has_image, set);
 	settle_kvm(set);

@@ -14,7 +14,8 @@
 
 void sandbox_saved_dir(const struct sandbox_set *set, const char *id, char out[PATH_MAX])
 {
-	snprintf(out, PATH_MAX, "%s/hibernated/%s", set->state_dir, id);
+	snprintf(out, PATH_MAX, "%s/hibernated%s%s", set->state_dir, id != NULL ? "/" : "",
+	         id != NULL ? id : "");
 }
 
 static void saved_dir(const struct sandbox *s, char out[PATH_MAX])

@@ -82,7 +82,7 @@ void sandbox_asleep(struct sandbox *s); /* hibernated, and its VM is gone */
 void sandbox_not_woken(struct sandbox *s, const struct err *why);
 void sandbox_drop_saved(struct sandbox *s); /* what it was saved to, if anything */
 bool sandbox_is_saved(const struct sandbox *s);
-/* Where one is saved to; for the empty id, where all are. */
+/* Where one is saved to; for NULL, where all are. */
 void sandbox_saved_dir(const struct sandbox_set *set, const char *id, char out[PATH_MAX]);
 
 /* sandbox_create.c: a VM for a sandbox that has none, from what it was saved to */
