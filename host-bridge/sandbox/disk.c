@@ -54,8 +54,7 @@ int disk_make(const char *path, unsigned mib, uid_t owner, struct err *e)
 	if (rc == 0 && geteuid() == 0 && owner != 0)
 		rc = fchown(fd, owner, owner);
 	if (rc < 0)
-		err_errno(e, errno == ENOSPC ? ERR_STORAGE_FULL : ERR_LAUNCHER_FAILED, errno,
-		          "the VM's disk");
+		err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno, "the VM's disk");
 	if (fd >= 0)
 		close(fd);
 	return rc;

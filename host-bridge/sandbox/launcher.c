@@ -10,8 +10,8 @@
 #include "proto/limits.h"
 
 static const struct launcher *const launchers[] = {
-    &launcher_firecracker, &launcher_cloud_hypervisor, &launcher_qemu,
-    &launcher_local,       &launcher_uml,              &launcher_attach,
+    &launcher_firecracker, &launcher_cloud_hypervisor, &launcher_qemu, &launcher_local,
+    &launcher_uml,         &launcher_attach,
 };
 
 const struct launcher *launcher_at(unsigned n)
@@ -30,8 +30,11 @@ const struct launcher *launcher_find(const char *name)
 
 int launcher_works(const struct launcher *l, const struct launcher_host *host, struct err *e)
 {
-	if (l->needs_kvm && !host->kvm)
-		return err_set(e, ERR_LAUNCHER_FAILED, "KVM has not been proved to work here");
+	if (l->needs_kvm && host->kvm != l)
+		return l->probe(host, e) < 0
+		           ? -1
+		           : err_set(e, ERR_LAUNCHER_FAILED,
+		                     "KVM has not been proved to work with %s here", l->name);
 	return l->probe(host, e);
 }
 
@@ -189,4 +192,5 @@ void launcher_disks(const struct launcher_request *r, struct vm_plan *plan)
 {
 	snprintf(plan->boot.root, sizeof(plan->boot.root), "%s", r->template.root);
 	plan->boot.disk_mib = r->disk_mib;
+	plan->boot.disk_owner = r->uid;
 }

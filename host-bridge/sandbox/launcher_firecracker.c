@@ -72,6 +72,7 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	vm_command_arg(c, "--api-sock");
 	vm_command_arg(c, FIRECRACKER_API);
 	plan->vmm = &vmm_firecracker;
+	launcher_disks(r, plan);
 	return launcher_told(r, room, FIRECRACKER_API, FIRECRACKER_VSOCK, plan, e);
 }
 
@@ -81,6 +82,7 @@ const struct launcher launcher_firecracker = {
     .automatic = true,
     .needs_kvm = true,
     .takes_memory = true,
+    .takes_disks = true,
     .program = PROGRAM,
     .vmm = &vmm_firecracker,
     .isolation = isolation,

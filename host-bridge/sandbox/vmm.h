@@ -12,6 +12,7 @@
 
 #include <ev.h>
 #include <limits.h>
+#include <sys/types.h>
 
 #include "proto/err.h"
 
@@ -30,11 +31,12 @@ struct vmm_boot {
 	char root[PATH_MAX]; /* the image that is its root, read only; or "" */
 	unsigned vcpus, memory_mib;
 	unsigned disk_mib; /* its own, DISK_FILE in the VM's directory; 0: none */
+	uid_t disk_owner;  /* when we are root */
 };
 
 /* What every guest's kernel is told, after its console. One that panics ends at once, and so is
  * seen to be lost; pressure accounting makes every new cgroup a tenth dearer. */
-#define VMM_BOOT_ARGUMENTS                                                            \
+#define VMM_BOOT_ARGUMENTS \
 	" quiet panic=-1 psi=0 init_on_alloc=0 random.trust_cpu=on cryptomgr.notests"
 
 /* What the guest's kernel is told of them: "" or words, each after a space. */

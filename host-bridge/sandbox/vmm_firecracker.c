@@ -15,9 +15,11 @@
 	"console=ttyS0 reboot=k pci=off i8042.noaux" \
 	" i8042.nomux i8042.dumbkbd" VMM_BOOT_ARGUMENTS
 
-/* Names in the room. Saved ones are others than those shown: a snapshot is not written over. */
+/* Names in the room, besides DISK_FILE. Saved ones are others than those shown: a snapshot is
+ * not written over. */
 #define KERNEL "kernel"
 #define INITRD "initrd"
+#define ROOT "root"
 #define STATE "state"
 #define MEMORY "memory"
 #define SAVED_STATE "saved-state"
@@ -50,11 +52,30 @@ static int ask_state(struct vmm_call *c, struct err *e)
 	return room_ask(c, &s, VMM_SAVE_S, e);
 }
 
+/* None is the root device: that is for a kernel without an initrd, which would be told of it. A
+ * flush of the guest's need not reach the host's disk: the guest's lives no longer than its VM.
+ */
+static void add_drives(struct vmm_http_script *s, const struct vmm_boot *b)
+{
+	if (b->root[0] != '\0')
+		vmm_http_add(s, "PUT", "/drives/root", "{s:s, s:s, s:b, s:b}", "drive_id",
+		             "root", "path_on_host", ROOT, "is_root_device", 0, "is_read_only",
+		             1);
+	if (b->disk_mib > 0)
+		vmm_http_add(s, "PUT", "/drives/disk", "{s:s, s:s, s:b, s:b, s:s}", "drive_id",
+		             "disk", "path_on_host", DISK_FILE, "is_root_device", 0,
+		             "is_read_only", 0, "cache_type", "Unsafe");
+}
+
 static int ask_boot(struct vmm_call *c, struct err *e)
 {
 	struct vmm_http_script s = {0};
+	char words[64], arguments[sizeof(BOOT_ARGUMENTS) + sizeof(words)];
+	vmm_disk_words(&c->boot, words);
+	snprintf(arguments, sizeof(arguments), BOOT_ARGUMENTS "%s", words);
 	vmm_http_add(&s, "PUT", "/boot-source", "{s:s, s:s, s:s}", "kernel_image_path", KERNEL,
-	             "initrd_path", INITRD, "boot_args", BOOT_ARGUMENTS);
+	             "initrd_path", INITRD, "boot_args", arguments);
+	add_drives(&s, &c->boot);
 	vmm_http_add(&s, "PUT", "/machine-config", "{s:i, s:i}", "vcpu_count",
 	             (int)c->boot.vcpus, "mem_size_mib", (int)c->boot.memory_mib);
 	vmm_http_add(&s, "PUT", "/vsock", "{s:i, s:s}", "guest_cid", GUEST_CID, "uds_path",
@@ -64,8 +85,8 @@ static int ask_boot(struct vmm_call *c, struct err *e)
 	return room_ask(c, &s, VMM_CALL_S, e);
 }
 
-/* The socket's recorded path is relative to the room, so that older versions, which refuse to
- * be told another, find it as well. */
+/* Recorded paths, the socket's and the disks', are relative to the room: those of this one are
+ * found without its being told. Older versions refuse to be told another socket. */
 static int ask_load(struct vmm_call *c, struct err *e)
 {
 	struct vmm_http_script s = {0};
@@ -117,25 +138,35 @@ static int ask_resume_if_paused(struct vmm_call *c, struct err *e)
 
 /* ---- files ---- */
 
+static int show_root(const struct vmm_call *c, struct err *e)
+{
+	return c->boot.root[0] != '\0' ? room_show(c, c->boot.root, ROOT, e) : 0;
+}
+
 static int show_boot_files(const void *input, struct err *e)
 {
 	const struct vmm_call *c = input;
-	int rc = room_show(c, c->boot.kernel, KERNEL, e);
-	return rc == 0 ? room_show(c, c->boot.initrd, INITRD, e) : rc;
+	if (room_show(c, c->boot.kernel, KERNEL, e) < 0 || show_root(c, e) < 0 ||
+	    room_take_disk(c, e) < 0)
+		return -1;
+	return room_show(c, c->boot.initrd, INITRD, e);
 }
 
 static int show_snapshot_files(const void *input, struct err *e)
 {
 	const struct vmm_call *c = input;
-	int rc = room_show_saved(c, SNAPSHOT_STATE, STATE, e);
-	return rc == 0 ? room_show_saved(c, SNAPSHOT_MEMORY, MEMORY, e) : rc;
+	if (room_show_saved(c, SNAPSHOT_STATE, STATE, e) < 0 || show_root(c, e) < 0 ||
+	    room_load_disk(c, e) < 0)
+		return -1;
+	return room_show_saved(c, SNAPSHOT_MEMORY, MEMORY, e);
 }
 
 static int move_saved_files(const void *input, struct err *e)
 {
 	const struct vmm_call *c = input;
-	int rc = room_move(c, SAVED_STATE, SNAPSHOT_STATE, e);
-	return rc == 0 ? room_move(c, SAVED_MEMORY, SNAPSHOT_MEMORY, e) : rc;
+	if (room_move(c, SAVED_STATE, SNAPSHOT_STATE, e) < 0 || room_save_disk(c, e) < 0)
+		return -1;
+	return room_move(c, SAVED_MEMORY, SNAPSHOT_MEMORY, e);
 }
 
 static int show_boot(struct vmm_call *c, struct err *e)
@@ -160,8 +191,8 @@ static struct vmm_call *begin(const struct vmm_target *t, const char *snapshot,
                               void (*on_done)(const struct err *e, void *arg), void *arg,
                               struct err *e)
 {
-	static const char *const names[] = {KERNEL,      INITRD,       STATE, MEMORY,
-	                                    SAVED_STATE, SAVED_MEMORY, NULL};
+	static const char *const names[] = {KERNEL, INITRD,      ROOT,         STATE,
+	                                    MEMORY, SAVED_STATE, SAVED_MEMORY, NULL};
 	static const struct room_vmm firecracker = {FIRECRACKER_API, names, on_answer};
 	char socket[PATH_MAX];
 	snprintf(socket, sizeof(socket), "%s", t->socket);

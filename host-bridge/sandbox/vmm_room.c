@@ -22,6 +22,7 @@ struct vmm_call *room_begin(const struct room_vmm *vmm, const struct vmm_target 
 		err_set(e, ERR_INTERNAL, "out of memory");
 		return NULL;
 	}
+	snprintf(c->dir, sizeof(c->dir), "%s", t->dir);
 	snprintf(c->room, sizeof(c->room), "%s", room);
 	snprintf(c->snapshot, sizeof(c->snapshot), "%s", snapshot != NULL ? snapshot : "");
 	c->vmm = vmm;
@@ -150,6 +151,19 @@ int room_move(const struct vmm_call *c, const char *name, const char *file, stru
 	return rc;
 }
 
+/* Where the room is the VM's directory it is there. */
+int room_take_disk(const struct vmm_call *c, struct err *e)
+{
+	char from[PATH_MAX], to[PATH_MAX];
+	if (c->boot.disk_mib == 0)
+		return 0;
+	snprintf(from, sizeof(from), "%.*s/" DISK_FILE, PATH_MAX - 64, c->dir);
+	room_path(c, DISK_FILE, to);
+	return rename(from, to) == 0
+	           ? 0
+	           : err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's disk");
+}
+
 int room_save_disk(const struct vmm_call *c, struct err *e)
 {
 	char from[PATH_MAX], to[PATH_MAX];
@@ -163,6 +177,8 @@ int room_load_disk(const struct vmm_call *c, struct err *e)
 	char from[PATH_MAX], to[PATH_MAX];
 	room_saved(c, DISK_FILE, from);
 	room_path(c, DISK_FILE, to);
+	if (room_take_disk(c, e) < 0)
+		return -1;
 	return c->boot.disk_mib > 0 ? sparse_copy(from, to, e) : 0;
 }
 

@@ -29,8 +29,8 @@ struct room_vmm {
 struct vmm_call {
 	const struct room_vmm *vmm;
 	struct ev_loop *loop;
-	char room[PATH_MAX], snapshot[PATH_MAX];
-	bool jailed; /* the room is the VMM's root */
+	char dir[PATH_MAX], room[PATH_MAX], snapshot[PATH_MAX]; /* the VM's directory first */
+	bool jailed;                                            /* the room is the VMM's root */
 	struct vmm_boot boot;
 	unsigned version; /* as ROOM_VERSION; 0: nobody has asked */
 	bool paused;
@@ -82,7 +82,9 @@ int room_show_saved(const struct vmm_call *c, const char *file, const char *name
  * here on. A VMM that was taken over may have put anything there. */
 int room_move(const struct vmm_call *c, const char *name, const char *file, struct err *e);
 
-/* The VM's own disk, when it has one: into the snapshot, or out of it. */
+/* The VM's own disk, when it has one: into the room, as it was made or with what the snapshot
+ * holds; and into the snapshot. */
+int room_take_disk(const struct vmm_call *c, struct err *e);
 int room_save_disk(const struct vmm_call *c, struct err *e);
 int room_load_disk(const struct vmm_call *c, struct err *e);
 

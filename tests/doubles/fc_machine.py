@@ -3,8 +3,10 @@
 A snapshot's state records what a load checks: the version, disks, taps, the vsock's path and
 CID, the size of memory. Memory is a sparse file of that size with something random in it; it is
 hashed when it is loaded and when the VMM ends, and looked at meanwhile: a change is a
-violation. The guest keeps nothing across a restore.
+violation, as is a disk that another VMM writes to as well, or of another size than was saved. The
+guest keeps nothing across a restore.
 """
+import fcntl
 import hashlib
 import json
 import os
@@ -134,7 +136,7 @@ class Firecracker(Machine):
         super().__init__()
         self.id, self.state, self.bare_pause = instance, "Not started", False
         self.config = {"drives": {}, "nets": {}}
-        self.memory = None
+        self.memory, self.disks = None, {}
 
     def die(self, status):
         if self.memory and self.memory.changed_at_end():
@@ -231,9 +233,43 @@ class Firecracker(Machine):
             check(DRIVE_PATCH if kind == "drives" else INTERFACE, body)
         if body[field] != name:
             raise Refused("The id from the path does not match the id from the body!")
-        if kind == "drives" and "path_on_host" in body:
-            self.readable(body["path_on_host"])
-        self.config["drives" if kind == "drives" else "nets"][name] = body
+        if kind == "drives":
+            self.set_drive(method, name, body)
+        else:
+            self.config["nets"][name] = body
+
+    def set_drive(self, method, name, body):
+        drives = self.config["drives"]
+        if method == "PATCH" and name not in drives:
+            raise Refused(f"No such drive: {name}")
+        if method == "PUT" and "path_on_host" not in body:
+            raise Refused("The block device configuration is invalid.")
+        if body.get("cache_type", "Unsafe") not in ("Unsafe", "Writeback"):
+            raise Refused("unknown variant of cache_type")
+        if body.get("is_root_device") and \
+                any(d["is_root_device"] for n, d in drives.items() if n != name):
+            raise Refused("A root block device already exists!")
+        drive = {**drives.get(name, {}), **body}
+        self.open_drive(drive)
+        drives[name] = drive
+
+    def open_drive(self, drive):
+        """With the rights that the guest will have to it, which nobody else has then."""
+        readonly = drive.get("is_read_only", False)
+        try:
+            fd = os.open(room_path(drive["path_on_host"]),
+                         (os.O_RDONLY if readonly else os.O_RDWR) | os.O_CLOEXEC)
+        except OSError as e:
+            raise Refused(f"Unable to open the block device {drive['path_on_host']}: "
+                          f"{e.strerror}") from None
+        try:
+            fcntl.lockf(fd, (fcntl.LOCK_SH if readonly else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError:
+            log("violation", why="a disk that somebody writes to has two guests")
+        self.disks[drive["drive_id"]] = fd
+
+    def disk_sizes(self):
+        return {name: os.fstat(fd).st_size for name, fd in self.disks.items()}
 
     def bind_vsock(self, path):
         try:
@@ -255,7 +291,8 @@ class Firecracker(Machine):
             if self.readable(self.config["boot"]["kernel_image_path"]) != b"\x7fELF":
                 raise Refused("Cannot load kernel due to invalid memory configuration or invalid "
                               "kernel image: Invalid Elf magic number")
-            log("booted", arguments=self.config["boot"].get("boot_args"))
+            log("booted", arguments=self.config["boot"].get("boot_args"),
+                drives=list(self.config["drives"].values()))
             self.guest = Guest(self.vsock, random.uniform(0, 0.010))
             self.state = "Running"
         else:
@@ -284,7 +321,8 @@ class Firecracker(Machine):
         if body.get("snapshot_type", "Full") != "Full":
             raise Refused("Diff snapshots are not enabled.")
         size = self.config.get("machine", {}).get("mem_size_mib", 128) * MIB
-        state = {"version": VERSION, "memory": size, "config": self.config}
+        state = {"version": VERSION, "memory": size, "config": self.config,
+                 "disks": self.disk_sizes()}
         try:
             with open(room_path(body["mem_file_path"]), "wb") as f:
                 double.write_memory(f, size)
@@ -325,7 +363,9 @@ class Firecracker(Machine):
             raise Refused("The memory file is too short.")
         self.config = state["config"]
         for drive in self.config["drives"].values():
-            self.readable(drive["path_on_host"])
+            self.open_drive(drive)
+        if self.disk_sizes() != state["disks"]:
+            log("violation", why="a disk is not of the size that the guest knows")
         taps = {o["iface_id"]: o["host_dev_name"] for o in body.get("network_overrides", [])}
         for name, net in self.config["nets"].items():
             tap = taps.get(name, net["host_dev_name"])

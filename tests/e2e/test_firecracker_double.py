@@ -178,6 +178,42 @@ def test_disks_and_taps_are_looked_for_at_a_load(vmms):
     assert "disk" in vmms().load(source.directory, **override)[1]
 
 
+@pytest.mark.parametrize("change", [
+    {"path_on_host": "missing"}, {"path_on_host": None}, {"is_root_device": None},
+    {"cache_type": "None"}, {"is_read_only": "yes"}, {"writable": True}])
+def test_drives_that_cannot_be_are_refused(vmm, change):
+    (vmm.directory / "disk").touch()
+    drive = {"drive_id": "d", "path_on_host": "disk", "is_root_device": False}
+    wrong = {k: v for k, v in {**drive, **change}.items() if v is not None}
+    assert vmm.put("/drives/d", **wrong) == 400
+    assert vmm.put("/drives/d", **drive) == 204
+    root = {"path_on_host": "disk", "is_root_device": True, "is_read_only": True}
+    assert vmm.put("/drives/r", drive_id="r", **root) == 204
+    assert vmm.put("/drives/s", drive_id="s", **root) == 400
+    vmm.boot()
+    assert vmm.put("/drives/d", **drive) == 400
+    patch = {"drive_id": "d", "path_on_host": "disk"}
+    assert vmm.ask("PATCH", "/drives/d", patch)[0] == 204
+    assert vmm.ask("PATCH", "/drives/x", {**patch, "drive_id": "x"})[0] == 400
+
+
+@pytest.mark.parametrize("wrong", ["shared", "cut off", "nothing"])
+def test_a_disk_that_cannot_be_the_guests_is_a_violation(vmms, wrong):
+    source, clone = vmms(), vmms()
+    for vmm in (source, clone):
+        (vmm.directory / "disk").write_bytes(b"\0" * 8192)
+    assert source.put("/drives/d", drive_id="d", path_on_host="disk", is_root_device=False) == 204
+    source.boot()
+    assert (source.vm("Paused"), source.save()) == (204, 204)
+    if wrong == "shared":
+        (clone.directory / "disk").unlink()
+        (clone.directory / "disk").hardlink_to(source.directory / "disk")
+    if wrong == "cut off":
+        os.truncate(clone.directory / "disk", 4096)
+    assert clone.load(source.directory)[0] == 204
+    assert ('"violation"' in clone.log.read_text()) == (wrong != "nothing")
+
+
 def test_fields_belong_to_versions(vmms, saved):
     new, old = vmms("1.17.0"), vmms("1.15.1")
     assert old.load(saved, vsock_override={"uds_path": "w.sock"})[0] == 400
