@@ -167,6 +167,32 @@ START_TEST(refusal_ends_the_script_with_the_vmms_words)
 END_TEST
 
 static const struct {
+	const char *body, *msg;
+} reasons[] = {
+    {"[\"Error from API\",\"The VM could not boot\",\"Cannot open it\",\"No such file\"]",
+     "the VMM refuses: Cannot open it: No such file"},
+    {"[\"Not Found\"]", "the VMM refuses: Not Found"},
+    {"[\"it\",\"failed\\n\\nStack backtrace:\"]", "the VMM refuses: it: failed"},
+    {"[1,2]", "the VMM refuses: no reason given"},
+    {"[]", "the VMM refuses: no reason given"},
+    {"words", "the VMM refuses: no reason given"},
+};
+
+START_TEST(of_a_chain_of_reasons_the_last_are_told)
+{
+	add_two();
+	run_script(5);
+	int fd = accept_now();
+	take(fd, "PUT /vsock", "}");
+	answer(fd, "500 ", reasons[_i].body);
+	UNTIL(heard.done);
+	ck_assert_int_eq(heard.why.code, ERR_LAUNCHER_FAILED);
+	ck_assert_str_eq(heard.why.msg, reasons[_i].msg);
+	close(fd);
+}
+END_TEST
+
+static const struct {
 	const char *text, *msg;
 } wrong[] = {
     {"no HTTP at all\r\n\r\n", "the VMM does not speak HTTP"},
@@ -267,11 +293,12 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("vmm_http");
-	tcase_add_checked_fixture(t, setup, teardown);
+	TCase *t = new_case("vmm_http", setup, teardown);
 	tcase_add_test(t, requests_follow_one_another_on_one_connection);
 	tcase_add_test(t, answers_may_arrive_in_two_pieces_cut_anywhere);
 	tcase_add_test(t, refusal_ends_the_script_with_the_vmms_words);
+	tcase_add_loop_test(t, of_a_chain_of_reasons_the_last_are_told, 0,
+	                    (int)(sizeof(reasons) / sizeof(*reasons)));
 	tcase_add_loop_test(t, what_is_no_answer_is_an_error, 0,
 	                    (int)(sizeof(wrong) / sizeof(*wrong)));
 	tcase_add_test(t, endless_answer_is_refused);
