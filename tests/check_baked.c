@@ -41,7 +41,7 @@ static void setup(void)
 	ck_assert_int_eq(chmod(program, 0700), 0);
 	request.vcpus = 1;
 	request.memory_mib = 256;
-	host.kvm = false;
+	host.kvm = NULL;
 	launcher =
 	    (struct launcher){.name = "some", .program = program, .isolation = isolation};
 	baked_sweep(dir); /* makes the directory */
@@ -79,7 +79,7 @@ static void other_cpus(void)
 
 static void other_isolation(void)
 {
-	host.kvm = true;
+	host.kvm = &launcher;
 }
 
 static void other_image(void)
@@ -155,14 +155,12 @@ END_TEST
 
 int main(void)
 {
-	TCase *tc = tcase_create("baked");
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_set_timeout(tc, 60);
-	tcase_add_test(tc, the_same_request_has_the_same_place);
-	tcase_add_loop_test(tc, whatever_the_guest_depends_on_changes_the_place, 0,
+	TCase *t = new_case("baked", setup, teardown);
+	tcase_add_test(t, the_same_request_has_the_same_place);
+	tcase_add_loop_test(t, whatever_the_guest_depends_on_changes_the_place, 0,
 	                    (int)(sizeof(changes) / sizeof(*changes)));
-	tcase_add_test(tc, one_is_made_at_a_time_and_is_there_when_it_is_whole);
-	tcase_add_test(tc, what_was_not_finished_is_swept);
-	tcase_add_test(tc, what_nobody_has_used_for_long_is_swept);
-	return run_suite("baked", tc) != 0;
+	tcase_add_test(t, one_is_made_at_a_time_and_is_there_when_it_is_whole);
+	tcase_add_test(t, what_was_not_finished_is_swept);
+	tcase_add_test(t, what_nobody_has_used_for_long_is_swept);
+	return run_suite("baked", t) != 0;
 }

@@ -1,8 +1,10 @@
 /*
- * Whether guests run under KVM here. That /dev/kvm exists and answers proves nothing: some
- * hosts have one under which no stock kernel boots. So a small guest is booted once, in the
- * background, and the answer is kept in the state directory until the host boots again.
- * sandbox_set calls it; creates meanwhile do without KVM.
+ * Whether guests run under KVM here, and by which launcher. That /dev/kvm exists and answers
+ * proves nothing: some hosts have one under which no stock kernel boots, and a VMM may be too
+ * old for the guest. So a small guest is booted once by each launcher that may be chosen, the
+ * strongest first, until one comes to life, in the background. The answer is kept in the state
+ * directory until the host boots again or other launchers may be chosen. sandbox_set calls it;
+ * creates meanwhile do without KVM.
  */
 #ifndef SANDGATE_KVM_TRIAL_H
 #define SANDGATE_KVM_TRIAL_H
@@ -14,14 +16,18 @@
 
 struct kvm_trial;
 
-/* The kept answer: 1, 0, or -1 when there is none yet. */
-int kvm_trial_known(const char *state_dir);
-/* Boot a guest in `dir`, for KVM_TRIAL_S at most, and keep the answer in `state_dir`.
- * `on_answer` once, never inside; the trial is gone then. NULL when nothing could be started,
- * or nothing is there to try (no /dev/kvm, no template `base`). */
+/* The kept answer for the launcher `name`, or "auto": `by` whom guests run, NULL for nobody.
+ * False when there is none yet. */
+bool kvm_trial_known(const struct launcher_host *host, const char *name, const char *state_dir,
+                     const struct launcher **by);
+/* Boot guests in `dir`, each for KVM_TRIAL_S at most, and keep the answer in `state_dir`.
+ * `on_answer` once, never inside; the trial is gone then. NULL when there is nothing to try: no
+ * /dev/kvm that answers, or no launcher for it that has its programs and the template `base`.
+ */
 struct kvm_trial *kvm_trial_start(struct ev_loop *loop, const struct launcher_host *host,
-                                  const char *state_dir, const char *dir,
-                                  void (*on_answer)(bool usable, void *arg), void *arg);
+                                  const char *name, const char *state_dir, const char *dir,
+                                  void (*on_answer)(const struct launcher *by, void *arg),
+                                  void *arg);
 /* Kill the guest; no answer. NULL is fine. */
 void kvm_trial_cancel(struct kvm_trial *t);
 

@@ -14,10 +14,12 @@
 #include "host-bridge/sandbox/vmm.h"
 #include "proto/err.h"
 
+struct launcher;
+
 /* What is the same for every sandbox of this bridge. */
 struct launcher_host {
 	const char *rootfs_dir, *agent_path;
-	bool kvm; /* a trial boot under KVM has succeeded */
+	const struct launcher *kvm; /* whose trial boot under KVM has succeeded; or NULL */
 };
 
 struct launcher_request {
@@ -37,7 +39,7 @@ struct launcher {
 	const char
 	    *template_kind;  /* key in template.json; NULL: needs no files of a template */
 	bool automatic;      /* `auto` may choose it, in the table's order */
-	bool needs_kvm;      /* … where a trial boot under KVM has succeeded */
+	bool needs_kvm;      /* … where its trial boot under KVM has succeeded */
 	bool takes_memory;   /* guests' RAM is host memory set aside for them */
 	bool takes_disks;    /* guests can have a root of their template's, and a disk */
 	bool external;       /* the VM is somebody else's: never stopped */

@@ -186,7 +186,7 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	snprintf(plan->memory, sizeof(plan->memory), "%s", r->memory);
 	snprintf(plan->restore, sizeof(plan->restore), "%s",
 	         r->restore != NULL ? r->restore : "");
-	c->kvm = host->kvm;
+	c->kvm = host->kvm != NULL;
 	if (geteuid() == 0)
 		jail(c, r);
 	if (r->restore != NULL)

@@ -65,6 +65,7 @@ static void settle_adopted(struct sandbox *s)
 			sandbox_recover(s);
 		else
 			sandbox_want_spare(s, SPARE_DELAY_MS);
+		sandbox_start_watch(s, true);
 		return;
 	case SANDBOX_HIBERNATED: /* on its way there, or back: what was saved counts */
 		if (!sandbox_is_saved(s)) {
@@ -138,25 +139,22 @@ static bool is_asleep(const char *path, void *arg)
 	return false;
 }
 
-static void on_kvm_answer(bool usable, void *arg)
+static void on_kvm_answer(const struct launcher *by, void *arg)
 {
 	struct sandbox_set *set = arg;
 	set->kvm_trial = NULL;
-	set->host.kvm = usable;
+	set->host.kvm = by;
 }
 
-/* KVM is used where it has been proved; only `auto` goes and finds out. */
+/* KVM is used where it has been proved. */
 static void settle_kvm(struct sandbox_set *set)
 {
 	char dir[PATH_MAX];
-	int known = kvm_trial_known(set->state_dir);
-	set->host.kvm = known == 1;
-	if (known >= 0 || strcmp(set->launcher, "auto") != 0 ||
-	    launcher_choose("auto", &set->host, NULL) != &launcher_qemu)
+	if (kvm_trial_known(&set->host, set->launcher, set->state_dir, &set->host.kvm))
 		return;
 	snprintf(dir, sizeof(dir), "%s/vm/kvm-trial", set->state_dir);
-	set->kvm_trial =
-	    kvm_trial_start(set->loop, &set->host, set->state_dir, dir, on_kvm_answer, set);
+	set->kvm_trial = kvm_trial_start(set->loop, &set->host, set->launcher, set->state_dir,
+	                                 dir, on_kvm_answer, set);
 }
 
 int sandbox_set_adopt(struct sandbox_set *set, struct err *e)

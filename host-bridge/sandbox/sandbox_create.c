@@ -185,7 +185,8 @@ static bool is_taken(uid_t uid, void *arg)
 }
 
 /* Start what `r` says, which lacks what is the sandbox's own. */
-static int start_vm(struct sandbox *s, struct launcher_request *r, struct err *e)
+static int start_vm(struct sandbox *s, const struct launcher_host *host,
+                    struct launcher_request *r, struct err *e)
 {
 	struct vm_plan plan = {0};
 	char dir[PATH_MAX], memory[PATH_MAX], cgroup[PATH_MAX];
@@ -201,7 +202,7 @@ static int start_vm(struct sandbox *s, struct launcher_request *r, struct err *e
 	r->memory_mib = s->spec.memory_mib;
 	r->disk_mib = s->spec.disk_mib;
 	r->attach = s->spec.attach ? &s->spec.endpoint : NULL;
-	if (launcher_plan(s->launcher, &s->set->host, r, &plan, e) < 0) {
+	if (launcher_plan(s->launcher, host, r, &plan, e) < 0) {
 		vm_plan_free(&plan);
 		return -1;
 	}
@@ -211,7 +212,7 @@ static int start_vm(struct sandbox *s, struct launcher_request *r, struct err *e
 		vm_plan_free(&plan);
 		return -1;
 	}
-	s->isolation = s->launcher->isolation(&s->set->host);
+	s->isolation = s->launcher->isolation(host);
 	s->endpoint = plan.endpoint;
 	if (sandbox_save(s, e) < 0) {
 		vm_plan_free(&plan);
@@ -225,10 +226,13 @@ int sandbox_restart(struct sandbox *s, const char *saved, struct err *e)
 {
 	static struct launcher_request none;
 	struct launcher_request r = none;
+	struct launcher_host host = s->set->host;
+	/* A state fits what it was saved under, whatever has been found out about KVM since. */
+	host.kvm = strcmp(s->isolation, "kvm") == 0 ? s->launcher : NULL;
 	r.restore = saved;
 	if (check_room(s, e) < 0 || find_image(s, &r, e) < 0)
 		return -1;
-	return start_vm(s, &r, e) == 0 ? 0 : -1;
+	return start_vm(s, &host, &r, e) == 0 ? 0 : -1;
 }
 
 static int admit(const struct sandbox *s, struct err *e)
@@ -292,7 +296,7 @@ static int launch(struct sandbox **at, struct err *e)
 		*at = warm;
 		return take(warm, e);
 	}
-	int rc = start_vm(s, &r, e);
+	int rc = start_vm(s, &s->set->host, &r, e);
 	if (rc == 0)
 		tell_created(s);
 	return rc > 0 ? undo(s) : rc;
@@ -307,6 +311,9 @@ struct sandbox *sandbox_create(struct sandbox_set *set, const struct sandbox_spe
 	char id[128];
 	const struct launcher *l =
 	    launcher_choose(spec->attach ? "attach" : set->launcher, &set->host, e);
+	if (l == NULL && set->kvm_trial != NULL)
+		err_set(e, ERR_CAPACITY,
+		        "KVM is being tried, and nothing runs here without it");
 	if (l == NULL)
 		return NULL;
 	if (sandbox_set_new_id(set, "sb", id, sizeof(id), e) < 0)
