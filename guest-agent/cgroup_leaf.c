@@ -143,19 +143,19 @@ static int apply_cpu(struct cgroup_leaf *l, uint64_t milli, struct err *e)
 static int apply_io(struct cgroup_leaf *l, uint64_t want, uint64_t *has, const char *key,
                     const char *field, struct err *e)
 {
-	char text[64];
+	char text[64], most[24] = "max";
 
 	if (want == *has)
 		return 0;
-	if (want == UINT64_MAX)
-		snprintf(text, sizeof(text), "%s %s=max", l->tree->disk, key);
-	else
-		snprintf(text, sizeof(text), "%s %s=%llu", l->tree->disk, key,
-		         (unsigned long long)want);
-	if (cgroup_files_write(l->dir, "io.max", text) != 0)
-		return errno == ENODEV ? err_field(e, ERR_LIMIT_UNSUPPORTED, field,
-		                                   "no disk that can be throttled")
-		                       : failed(e, field);
+	if (want != UINT64_MAX)
+		snprintf(most, sizeof(most), "%llu", (unsigned long long)want);
+	for (int i = 0; i < 2 && l->tree->disks[i][0] != '\0'; i++) {
+		snprintf(text, sizeof(text), "%s %s=%s", l->tree->disks[i], key, most);
+		if (cgroup_files_write(l->dir, "io.max", text) != 0)
+			return errno == ENODEV ? err_field(e, ERR_LIMIT_UNSUPPORTED, field,
+			                                   "no disk that can be throttled")
+			                       : failed(e, field);
+	}
 	*has = want;
 	return 0;
 }

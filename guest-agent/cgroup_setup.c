@@ -14,6 +14,7 @@
 
 #include "guest-agent/cgroup_files.h"
 #include "guest-agent/cgroup_tree.h"
+#include "guest-agent/init.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -151,7 +152,7 @@ static void enable_controllers(struct cgroup_tree *t)
 	char word[16], enabled[256];
 
 	for (size_t c = 0; c < sizeof(controllers) / sizeof(controllers[0]); c++) {
-		if (controllers[c].feature == CGROUP_IO && t->disk[0] == '\0')
+		if (controllers[c].feature == CGROUP_IO && t->disks[0][0] == '\0')
 			continue;
 		snprintf(word, sizeof(word), "+%s", controllers[c].name);
 		for (size_t i = 0; i < 3; i++)
@@ -226,14 +227,13 @@ static void share_cpu(struct cgroup_tree *t)
 }
 
 /* io.max takes whole disks only. Memory and network file systems have none. */
-static void find_disk(struct cgroup_tree *t)
+static void name_disk(dev_t device, char name[24])
 {
 	char path[64], dev[24];
-	struct stat st;
 
-	if (stat("/", &st) != 0 || major(st.st_dev) == 0)
+	if (major(device) == 0)
 		return;
-	snprintf(dev, sizeof(dev), "%u:%u", major(st.st_dev), minor(st.st_dev));
+	snprintf(dev, sizeof(dev), "%u:%u", major(device), minor(device));
 	snprintf(path, sizeof(path), "/sys/dev/block/%s/partition", dev);
 	if (access(path, F_OK) == 0) {
 		snprintf(path, sizeof(path), "/sys/dev/block/%s/../dev", dev);
@@ -241,7 +241,18 @@ static void find_disk(struct cgroup_tree *t)
 			return;
 		dev[strcspn(dev, "\n")] = '\0';
 	}
-	strcpy(t->disk, dev);
+	strcpy(name, dev);
+}
+
+static void find_disks(struct cgroup_tree *t)
+{
+	const dev_t *made = init_disks();
+	struct stat st;
+
+	name_disk(made[0], t->disks[0]);
+	name_disk(made[1], t->disks[1]);
+	if (stat("/", &st) == 0 && major(st.st_dev) != 0)
+		name_disk(st.st_dev, t->disks[0]);
 }
 
 void cgroup_setup(struct cgroup_tree *t)
@@ -262,7 +273,7 @@ void cgroup_setup(struct cgroup_tree *t)
 		t->features = CGROUP_V2;
 		if (faccessat(t->exec, "cgroup.kill", F_OK, 0) == 0)
 			t->features |= CGROUP_KILL;
-		find_disk(t);
+		find_disks(t);
 		enable_controllers(t);
 		cgroup_files_write_number(t->exec, "cgroup.max.depth", CGROUP_DEPTH_MAX);
 	} else {

@@ -64,7 +64,7 @@ static int merge_limits(const struct cgroup_tree *t, const struct cgroup_limits 
 			return unsupported(e, "limits.cpus", "no cgroup v2 cpu controller");
 		out->cpu_milli = asked->cpu_milli;
 	}
-	bool io = (t->features & CGROUP_IO) != 0 && t->disk[0] != '\0';
+	bool io = (t->features & CGROUP_IO) != 0 && t->disks[0][0] != '\0';
 	if (!io && asked->io_read_bps != UINT64_MAX)
 		return unsupported(e, "limits.io_read_bps", "no disk that can be throttled");
 	if (!io && asked->io_write_bps != UINT64_MAX)

@@ -55,7 +55,7 @@ struct cgroup_tree {
 	unsigned features;
 	uint64_t memory, pids; /* of exec/, and a leaf's default */
 	bool has_swap;
-	char disk[24]; /* "major:minor" of the root disk, or "" */
+	char disks[2][24]; /* "major:minor" of what the root is on, and what is below; or "" */
 
 	uint64_t serial;
 	unsigned leaves; /* directories that exist */

@@ -18,8 +18,9 @@
  * hostname of /etc/hostname; bring lo up. A failed step is logged and the rest goes on: an init
  * that stops is a guest that nobody can ask why. But without its root the machine goes off. */
 void init_setup(void);
-/* The disk that what is written to / goes to, as far as we have put it there; 0: none. */
-dev_t init_disk(void);
+/* What is under the root that we have made: the disk that is written to, and the one with the
+ * image; 0: none. */
+const dev_t *init_disks(void);
 
 /* Reap children that are not execs: watches SIGCHLD on `loop`, peeks with WNOWAIT and reaps
  * only what `is_ours(pid)` denies, since an exec's leader is waited for through its pidfd.

@@ -31,11 +31,11 @@
 #define LAYER STAGE "/layer"
 #define ROOT STAGE "/root"
 
-static dev_t written;
+static dev_t disks[2]; /* of the upper layer, of the lower one */
 
-dev_t init_disk(void)
+const dev_t *init_disks(void)
 {
-	return written;
+	return disks;
 }
 
 /* A driver finds its devices in its own time. -1 with errno. */
@@ -95,6 +95,7 @@ static int mount_memory(const char *at, const char *options)
 /* NULL, or with errno what could not be had. */
 static const char *put_together(const char *image, const char *disk)
 {
+	const char *lower = image[0] != '\0' ? IMAGE : "/";
 	struct stat st;
 
 	if (mount_memory(STAGE, "mode=700") != 0)
@@ -105,10 +106,9 @@ static const char *put_together(const char *image, const char *disk)
 		return LAYER;
 	if (disk[0] != '\0' && mount_device(disk, LAYER, MS_NOATIME, &st) != 0)
 		return disk;
-	if (join(image[0] != '\0' ? IMAGE : "/") != 0)
-		return "overlay";
-	written = disk[0] != '\0' ? st.st_rdev : 0;
-	return NULL;
+	disks[0] = disk[0] != '\0' ? st.st_rdev : 0;
+	disks[1] = stat(lower, &st) == 0 ? st.st_dev : 0;
+	return join(lower) == 0 ? NULL : "overlay";
 }
 
 static bool in_memory(int dir)

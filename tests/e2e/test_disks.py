@@ -180,3 +180,43 @@ def test_a_snapshot_holds_the_disk_of_its_moment(bridge, box):
         bridge.client.delete(f"/v1/snapshots/{snap['id']}")
     assert box.out("cat /data50") == "changed\n"
     assert not list(bridge.state.glob("snapshots/*"))
+
+
+DROP = "sync; echo 3 > /proc/sys/vm/drop_caches"
+
+
+def seconds(box, cmd, **limits):
+    return box.run(cmd, limits=limits, timeout_seconds=60)["duration_ms"] / 1e3
+
+
+def test_a_commands_reads_and_writes_can_be_bounded(box):
+    write = "dd if=/dev/zero of={} bs=1M count=8 conv=fsync 2>/dev/null"
+    read = "dd if=/some of=/dev/null bs=1M 2>/dev/null"
+    free = seconds(box, write.format("/some"))
+    assert seconds(box, write.format("/other"), io_write_bps=2 * MIB) > max(3, free)
+    box.out(DROP)
+    free = seconds(box, read)
+    box.out(DROP)
+    assert seconds(box, read, io_read_bps=2 * MIB) > max(3, free)
+    box.out(DROP)
+    assert seconds(box, read, io_write_bps=2 * MIB) < 3
+
+
+def test_reads_of_the_image_are_bounded_as_well(bridge):
+    box = bridge.client.create(template="image", ttl_seconds=600, resources={"disk_mib": 64})
+    read = "cat /data/big > /dev/null"
+    box.out(DROP)
+    free = seconds(box, read)
+    box.out(DROP)
+    assert seconds(box, read, io_read_bps=MIB) > max(3, free)
+    box.delete()
+
+
+@pytest.mark.parametrize("template", ["base", "image"])
+@pytest.mark.parametrize("limit", ["io_read_bps", "io_write_bps"])
+def test_without_a_disk_there_is_nothing_to_bound(bridge, template, limit):
+    box = bridge.client.create(template=template, ttl_seconds=600)
+    reply = box.exec("true", limits={limit: MIB})
+    assert (reply.status, reply.code) == (422, "limit.unsupported")
+    assert reply.error["details"]["field"] == f"limits.{limit}"
+    box.delete()
