@@ -146,17 +146,30 @@ static void tell_down(struct vm *vm, const struct err *why)
 	if (vm->stopping || vm->down)
 		return;
 	vm->down = true;
-	if (!vm->up && vm->tail_len > 0) {
-		vm->tail[vm->tail_len] = '\0';
+	if (vm->output >= 0 && vm->tail_len > 0)
 		log_warn("vm", vm->id, "%s; its output ended: %s", why->msg, vm->tail);
-	}
 	vm->handlers.on_down(vm, why, vm->arg);
+}
+
+/* What the guest's init gave as the reason when it powered the machine off. */
+static bool take_reason(struct vm *vm, struct err *e)
+{
+	static const char mark[] = "error init: ";
+	char *said = NULL, *next = vm->output >= 0 ? vm->tail : NULL;
+	while (next != NULL && (next = strstr(next, mark)) != NULL)
+		said = next += strlen(mark);
+	if (said == NULL)
+		return false;
+	err_set(e, ERR_LAUNCHER_FAILED, "the guest cannot start: %.*s",
+	        (int)strcspn(said, "\r\n"), said);
+	return true;
 }
 
 void vm_down(struct vm *vm, const char *why)
 {
 	struct err e = {0};
-	err_set(&e, vm->up ? ERR_SANDBOX_LOST : ERR_LAUNCHER_FAILED, "%s", why);
+	if (!take_reason(vm, &e))
+		err_set(&e, vm->up ? ERR_SANDBOX_LOST : ERR_LAUNCHER_FAILED, "%s", why);
 	tell_down(vm, &e);
 }
 

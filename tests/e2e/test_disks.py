@@ -220,3 +220,18 @@ def test_without_a_disk_there_is_nothing_to_bound(bridge, template, limit):
     assert (reply.status, reply.code) == (422, "limit.unsupported")
     assert reply.error["details"]["field"] == f"limits.{limit}"
     box.delete()
+
+
+@pytest.mark.parametrize("content, why", [
+    (b"no file system", "root /dev/vda: Invalid argument"), (b"", "root /dev/vda: ")])
+def test_a_guest_without_its_root_does_not_run(bridge, content, why):
+    """Not on another root, and not on the initramfs: it goes off, and the reason is told."""
+    home = bridge.image.parent.parent / "broken"
+    home.mkdir(exist_ok=True)
+    document = json.loads((bridge.image.parent / "template.json").read_text())
+    (home / "root.ext4").write_bytes(content.ljust(MIB, b"\0") if content else b"")
+    (home / "template.json").write_text(json.dumps({**document, "name": "broken"}))
+    reply = bridge.client.post("/v1/sandboxes", {"template": "broken"}, timeout=60)
+    shutil.rmtree(home)
+    assert (reply.status, reply.code) == (502, "launcher.failed")
+    assert reply.error["message"].startswith(f"the guest cannot start: {why}")
