@@ -3,8 +3,8 @@
  * test is the host and turns the agent's own loop until the next frame. Check forks every
  * test, so each has its agent for itself.
  */
-#ifndef SANDGATE_TESTS_AGENT_FIXTURE_H
-#define SANDGATE_TESTS_AGENT_FIXTURE_H
+#ifndef SANDGATE_AGENT_FIXTURE_H
+#define SANDGATE_AGENT_FIXTURE_H
 
 #include <check.h>
 #include <errno.h>

@@ -25,6 +25,7 @@
 #include "host-bridge/api/quota.h"
 #include "host-bridge/api/vigil.h"
 #include "proto/frame.h"
+#include "tests/suite_fixture.h"
 
 #define PEERS_MAX 256
 #define PATIENCE_S 20.0
@@ -442,7 +443,6 @@ static inline void fixture_setup(void)
 
 static inline void fixture_teardown(void)
 {
-	char command[128];
 	http_server_destroy(fx.api.http);
 	call_set_destroy(fx.api.calls);
 	hub_set_destroy(fx.api.hubs);
@@ -459,8 +459,7 @@ static inline void fixture_teardown(void)
 	ev_run(fx.loop, 0); /* links that linger for their last word */
 	ev_loop_destroy(fx.loop);
 	close(fx.agent_fd);
-	snprintf(command, sizeof(command), "rm -rf %s", fx.dir);
-	ck_assert_int_eq(system(command), 0);
+	remove_tree(fx.dir);
 }
 
 /* ---- clients ---- */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "host-bridge/api/auth.h"
+#include "tests/suite_fixture.h"
 
 static struct ev_loop *loop;
 static char dir[] = "/tmp/check_auth.XXXXXX";
@@ -188,10 +189,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("auth");
-	TCase *t = tcase_create("auth");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 20);
+	TCase *t = new_case("auth", setup, teardown);
 	tcase_add_test(t, the_environments_token_is_an_admin);
 	tcase_add_test(t, without_any_token_nothing_starts);
 	tcase_add_test(t, a_line_names_workspace_and_role);
@@ -199,10 +197,5 @@ int main(void)
 	tcase_add_test(t, a_changed_file_is_read_again);
 	tcase_add_loop_test(t, a_file_that_is_broken_or_gone_leaves_the_former_in_force, 0, 2);
 	tcase_add_test(t, a_file_behind_a_link_is_read_again);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("auth", t) != 0;
 }

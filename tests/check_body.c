@@ -7,6 +7,7 @@
 #include "host-bridge/api/body.h"
 #include "host-bridge/api/call_request.h"
 #include "host-bridge/api/exec_body.h"
+#include "tests/suite_fixture.h"
 
 static const char *const colours[] = {"red", "blue", NULL};
 
@@ -303,8 +304,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("body");
-	TCase *t = tcase_create("body");
+	TCase *t = new_case("body", NULL, NULL);
 	tcase_add_test(t, every_type_is_read);
 	tcase_add_test(t, null_is_absent_and_an_alias_is_the_field);
 	tcase_add_loop_test(t, the_bound_that_was_passed_is_told, 0, 4);
@@ -317,10 +317,5 @@ int main(void)
 	tcase_add_test(t, equal_requests_have_equal_digests);
 	tcase_add_test(t, the_request_comes_over_the_defaults);
 	tcase_add_test(t, long_input_is_cut_to_the_frame);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("body", t) != 0;
 }

@@ -375,10 +375,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("call");
-	TCase *t = tcase_create("call");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
+	TCase *t = new_case("call", setup, teardown);
 	tcase_add_test(t, the_result_is_the_reply);
 	tcase_add_loop_test(t, a_reply_gives_the_output_up_and_a_stream_does_not, 0, 2);
 	tcase_add_loop_test(t, each_exec_is_counted_once, 0, 5);
@@ -396,10 +393,5 @@ int main(void)
 	tcase_add_test(t, a_short_output_is_whole_though_the_buffers_are_full);
 	tcase_add_loop_test(t, buffered_output_counts_until_it_is_replied_or_given_up, 0, 3);
 	tcase_add_test(t, a_client_that_leaves_a_long_result_is_forgotten);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("call", t) != 0;
 }

@@ -316,9 +316,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("cgroup");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 20);
+	TCase *t = new_case("cgroup", setup, teardown);
 	tcase_add_test(t, a_spare_leaf_is_taken_and_replaced_when_idle);
 	tcase_add_test(t, execs_in_a_closed_loop_pile_nothing_up);
 	tcase_add_test(t, an_unused_leaf_counts_nothing);

@@ -175,9 +175,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("cgroup_limits");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 20);
+	TCase *t = new_case("cgroup_limits", setup, teardown);
 	tcase_add_loop_test(t, a_limit_without_its_controller_is_refused_by_name, 0,
 	                    sizeof(refusals) / sizeof(refusals[0]));
 	tcase_add_test(t, a_cpu_limit_below_the_kernels_least_is_a_bad_field);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "guest-agent/config.h"
+#include "tests/suite_fixture.h"
 
 static struct config c;
 static struct err e;
@@ -103,18 +104,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("config");
-	TCase *tc = tcase_create("config");
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_test(tc, a_file_sets_what_it_names);
-	tcase_add_test(tc, a_fault_names_file_line_and_setting);
-	tcase_add_test(tc, a_kernel_line_is_read_and_the_rest_of_it_skipped);
-	tcase_add_test(tc, values_are_judged);
-	tcase_add_test(tc, flags_win_and_a_readable_token_is_refused);
-	suite_add_tcase(s, tc);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	TCase *t = new_case("config", setup, teardown);
+	tcase_add_test(t, a_file_sets_what_it_names);
+	tcase_add_test(t, a_fault_names_file_line_and_setting);
+	tcase_add_test(t, a_kernel_line_is_read_and_the_rest_of_it_skipped);
+	tcase_add_test(t, values_are_judged);
+	tcase_add_test(t, flags_win_and_a_readable_token_is_refused);
+	return run_suite("config", t) != 0;
 }

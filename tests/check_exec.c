@@ -155,8 +155,7 @@ END_TEST
 
 START_TEST(chatty_leftover_is_cut_at_the_drain_limit)
 {
-	struct transcript t =
-	    run_cmd("(while :; do echo x; done) & echo $! >&2; exit 3");
+	struct transcript t = run_cmd("(while :; do echo x; done) & echo $! >&2; exit 3");
 	uint64_t took = t.result->finished_at_ms - t.result->started_at_ms;
 	ck_assert_int_eq(t.result->exit_code, 3);
 	ck_assert_uint_ge(took, DRAIN_MAX_MS - 100);
@@ -381,35 +380,33 @@ END_TEST
 
 int main(void)
 {
-	TCase *tc = tcase_create("exec");
-	tcase_add_checked_fixture(tc, fixture_setup, NULL);
-	tcase_set_timeout(tc, 60);
-	tcase_add_test(tc, exit_code_and_both_streams_are_reported);
-	tcase_add_test(tc, death_by_a_signal_of_its_own_is_signaled);
-	tcase_add_test(tc, exit_137_is_an_exit);
-	tcase_add_test(tc, timeout_keeps_what_was_printed);
-	tcase_add_test(tc, timeout_is_a_timeout_even_if_a_trap_exits_0);
-	tcase_add_test(tc, a_stopped_or_deaf_process_is_killed_after_the_grace);
-	tcase_add_test(tc, cancel_ends_it_with_its_reason);
-	tcase_add_test(tc, missing_cwd_runs_nothing_and_names_the_stage);
-	tcase_add_test(tc, unknown_user_is_a_spawn_failure);
-	tcase_add_test(tc, unknown_program_is_127);
-	tcase_add_test(tc, background_child_does_not_hold_the_result);
-	tcase_add_test(tc, output_after_the_leaders_exit_is_kept_while_it_flows);
-	tcase_add_test(tc, chatty_leftover_is_cut_at_the_drain_limit);
-	tcase_add_test(tc, leftover_is_not_killed_by_sigpipe);
-	tcase_add_test(tc, tail_of_output_is_never_lost);
-	tcase_add_test(tc, both_streams_drain_together);
-	tcase_add_test(tc, merged_streams_are_stdout);
-	tcase_add_test(tc, without_stdin_a_reader_sees_the_end);
-	tcase_add_test(tc, stdin_reaches_the_command_and_ends);
-	tcase_add_test(tc, a_mebibyte_of_stdin_goes_through_and_back);
-	tcase_add_test(tc, stdin_that_nobody_reads_is_no_failure);
-	tcase_add_test(tc, environment_is_built_in_order);
-	tcase_add_test(tc, command_over_the_string_limit_still_runs);
-	tcase_add_test(tc, a_home_that_is_missing_is_done_without);
-	tcase_add_test(tc, cpu_time_is_limited_or_the_limit_refused);
-	tcase_add_test(tc, a_leftovers_cpu_time_is_limited_after_its_result_is_dropped);
-	tcase_add_test(tc, nothing_of_the_agent_is_inherited);
-	return run_suite("exec", tc) != 0;
+	TCase *t = new_case("exec", fixture_setup, NULL);
+	tcase_add_test(t, exit_code_and_both_streams_are_reported);
+	tcase_add_test(t, death_by_a_signal_of_its_own_is_signaled);
+	tcase_add_test(t, exit_137_is_an_exit);
+	tcase_add_test(t, timeout_keeps_what_was_printed);
+	tcase_add_test(t, timeout_is_a_timeout_even_if_a_trap_exits_0);
+	tcase_add_test(t, a_stopped_or_deaf_process_is_killed_after_the_grace);
+	tcase_add_test(t, cancel_ends_it_with_its_reason);
+	tcase_add_test(t, missing_cwd_runs_nothing_and_names_the_stage);
+	tcase_add_test(t, unknown_user_is_a_spawn_failure);
+	tcase_add_test(t, unknown_program_is_127);
+	tcase_add_test(t, background_child_does_not_hold_the_result);
+	tcase_add_test(t, output_after_the_leaders_exit_is_kept_while_it_flows);
+	tcase_add_test(t, chatty_leftover_is_cut_at_the_drain_limit);
+	tcase_add_test(t, leftover_is_not_killed_by_sigpipe);
+	tcase_add_test(t, tail_of_output_is_never_lost);
+	tcase_add_test(t, both_streams_drain_together);
+	tcase_add_test(t, merged_streams_are_stdout);
+	tcase_add_test(t, without_stdin_a_reader_sees_the_end);
+	tcase_add_test(t, stdin_reaches_the_command_and_ends);
+	tcase_add_test(t, a_mebibyte_of_stdin_goes_through_and_back);
+	tcase_add_test(t, stdin_that_nobody_reads_is_no_failure);
+	tcase_add_test(t, environment_is_built_in_order);
+	tcase_add_test(t, command_over_the_string_limit_still_runs);
+	tcase_add_test(t, a_home_that_is_missing_is_done_without);
+	tcase_add_test(t, cpu_time_is_limited_or_the_limit_refused);
+	tcase_add_test(t, a_leftovers_cpu_time_is_limited_after_its_result_is_dropped);
+	tcase_add_test(t, nothing_of_the_agent_is_inherited);
+	return run_suite("exec", t) != 0;
 }

@@ -117,10 +117,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("exec_calls");
-	TCase *t = tcase_create("exec_calls");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
+	TCase *t = new_case("exec_calls", setup, teardown);
 	tcase_add_test(t, numbers_of_a_query_are_plain_decimals);
 	tcase_add_test(t, whole_numbers_are_whole);
 	tcase_add_test(t, a_repeated_parameter_is_refused);
@@ -128,10 +125,5 @@ int main(void)
 	tcase_add_loop_test(t, input_to_a_closed_input_is_refused, 0, 2);
 	tcase_add_test(t, a_request_that_is_malformed_has_an_id);
 	tcase_add_test(t, a_request_that_is_refused_later_keeps_its_own_id);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("exec_calls", t) != 0;
 }

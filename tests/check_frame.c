@@ -9,6 +9,7 @@
 #include "proto/frame.h"
 #include "proto/limits.h"
 #include "proto/sandgate.pb-c.h"
+#include "tests/suite_fixture.h"
 
 /* `len` bytes whose end touches a page that must not be read. */
 static uint8_t *guarded(size_t len)
@@ -115,17 +116,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("frame");
-	TCase *t = tcase_create("frame");
+	TCase *t = new_case("frame", NULL, NULL);
 	tcase_add_test(t, frame_is_found_only_when_whole);
 	tcase_add_test(t, frame_over_limit_is_refused_from_its_header);
 	tcase_add_test(t, empty_frame_is_a_frame);
 	tcase_add_test(t, output_header_unpacks_to_what_was_put_in);
 	tcase_add_test(t, written_frame_parses_back);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed == 0 ? 0 : 1;
+	return run_suite("frame", t) != 0;
 }

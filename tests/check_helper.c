@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "guest-agent/helper.h"
+#include "tests/suite_fixture.h"
 
 #define PATIENCE_S 10
 
@@ -103,18 +104,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("helper");
-	TCase *tc = tcase_create("helper");
-	tcase_add_checked_fixture(tc, setup, NULL);
-	tcase_set_timeout(tc, 30);
-	tcase_add_test(tc, its_word_is_told);
-	tcase_add_test(tc, its_death_is_told);
-	tcase_add_test(tc, it_is_killed_when_it_takes_too_long);
-	tcase_add_test(tc, it_holds_no_descriptor_open);
-	suite_add_tcase(s, tc);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	TCase *t = new_case("helper", setup, NULL);
+	tcase_add_test(t, its_word_is_told);
+	tcase_add_test(t, its_death_is_told);
+	tcase_add_test(t, it_is_killed_when_it_takes_too_long);
+	tcase_add_test(t, it_holds_no_descriptor_open);
+	return run_suite("helper", t) != 0;
 }

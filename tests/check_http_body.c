@@ -176,10 +176,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("http_body");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_checked_fixture(t, setup, unserve);
+	TCase *t = new_case("http_body", setup, unserve);
 	tcase_add_test(t, a_chunked_upload_is_collected);
 	tcase_add_test(t, a_large_upload_is_streamed);
 	tcase_add_test(t, a_paused_upload_gets_no_data_until_resumed);

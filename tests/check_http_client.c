@@ -244,10 +244,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("http_client");
-
-	tcase_set_timeout(t, 60);
-	tcase_add_checked_fixture(t, setup, unserve);
+	TCase *t = new_case("http_client", setup, unserve);
 	tcase_add_test(t, a_fin_is_noticed_in_every_state);
 	tcase_add_test(t, a_reset_is_noticed_in_every_state);
 	tcase_add_test(t, a_reset_is_noticed_behind_a_full_window);

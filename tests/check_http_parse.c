@@ -323,7 +323,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("http_parse");
+	TCase *t = new_case("http_parse", NULL, NULL);
 	int n = sizeof malformed / sizeof *malformed;
 
 	tcase_set_timeout(t, 60);

@@ -373,13 +373,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("http_server"), *few = tcase_create("few descriptors");
-	Suite *s = suite_create("http_server");
-	SRunner *r;
-	int failed;
-
-	tcase_set_timeout(t, 60);
-	tcase_add_checked_fixture(t, setup, unserve);
+	TCase *t = new_case("http_server", setup, unserve);
 	tcase_add_test(t, head_has_the_length_but_no_body);
 	tcase_add_test(t, http_1_0_is_answered_and_closed);
 	tcase_add_test(t, http_1_0_keep_alive_is_kept);
@@ -398,13 +392,7 @@ int main(void)
 	tcase_add_test(t, a_full_server_drops_the_longest_idle_and_else_lets_wait);
 	tcase_add_test(t, destroying_the_server_tells_every_open_exchange);
 	tcase_add_test(t, a_unix_socket_is_served_too);
-	tcase_add_checked_fixture(few, setup_few_descriptors, unserve);
+	TCase *few = new_case("few descriptors", setup_few_descriptors, unserve);
 	tcase_add_test(few, running_out_of_descriptors_only_delays_a_connection);
-	suite_add_tcase(s, t);
-	suite_add_tcase(s, few);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return run_suite("http_server", t, few) != 0;
 }

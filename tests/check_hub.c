@@ -213,10 +213,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("hub");
-	TCase *t = tcase_create("hub");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
+	TCase *t = new_case("hub", setup, teardown);
 	tcase_add_test(t, watchers_of_a_silent_exec_share_one_session);
 	tcase_add_test(t, a_late_watcher_catches_up_and_joins);
 	tcase_add_test(t, one_that_stands_in_a_character_does_not_join_one_that_does_not);
@@ -228,10 +225,5 @@ int main(void)
 	tcase_add_test(t, the_terminal_events_id_gets_204);
 	tcase_add_test(t, an_id_of_the_future_is_refused);
 	tcase_add_test(t, shutting_down_tells_every_watcher);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("hub", t) != 0;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "guest-agent/identity.h"
+#include "tests/suite_fixture.h"
 
 static const char passwd_text[] = "root:x:0:0:root:/root:/bin/bash\n"
                                   "u1:x:1000:1000:User One:/home/u1:/bin/dash\n"
@@ -206,9 +207,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("identity");
-	TCase *t = tcase_create("identity");
-	tcase_add_checked_fixture(t, setup, teardown);
+	TCase *t = new_case("identity", setup, teardown);
 	tcase_add_loop_test(t, each_spec_of_the_table, 0, sizeof(rows) / sizeof(rows[0]));
 	tcase_add_loop_test(t, a_user_has_the_groups_that_list_it_and_no_others, 0, 2);
 	tcase_add_test(t, an_explicit_gid_is_the_only_group);
@@ -217,10 +216,5 @@ int main(void)
 	tcase_add_test(t, a_home_that_does_not_fit_is_an_error);
 	tcase_add_test(t, capability_names_make_a_mask);
 	tcase_add_loop_test(t, an_unknown_capability_is_refused, 0, 9);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+	return run_suite("identity", t) != 0;
 }

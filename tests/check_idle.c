@@ -64,17 +64,9 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("idle");
-	TCase *t = tcase_create("idle");
-	tcase_add_checked_fixture(t, setup, fixture_teardown);
-	tcase_set_timeout(t, 60);
+	TCase *t = new_case("idle", setup, fixture_teardown);
 	tcase_add_test(t, an_exec_with_a_deadline_keeps_it);
 	tcase_add_test(t, nothing_keeps_it_when_nothing_runs);
 	tcase_add_test(t, its_lifetime_is_absolute);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("idle", t) != 0;
 }

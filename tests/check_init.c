@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "guest-agent/init.h"
+#include "tests/suite_fixture.h"
 
 static struct ev_loop *loop;
 static pid_t ours;
@@ -151,20 +152,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("init");
-	TCase *t = tcase_create("init");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 20);
+	TCase *t = new_case("init", setup, teardown);
 	tcase_add_test(t, a_child_that_is_nobodys_is_reaped);
 	tcase_add_test(t, a_child_that_is_ours_keeps_its_status);
 	tcase_add_test(t, an_orphan_behind_ours_is_reaped_when_ours_is);
 	tcase_add_test(t, a_grandchild_without_parent_comes_to_us);
 	tcase_add_test(t, many_orphans_at_once_are_all_reaped);
 	tcase_add_test(t, powering_off_is_for_init_only);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+	return run_suite("init", t) != 0;
 }

@@ -7,6 +7,7 @@
 #include "host-bridge/http/base64.h"
 #include "host-bridge/http/json_out.h"
 #include "host-bridge/http/utf8.h"
+#include "tests/suite_fixture.h"
 
 #define FFFD "\xef\xbf\xbd"
 
@@ -239,11 +240,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("json_out");
-	TCase *t = tcase_create("json_out");
-	SRunner *r;
-	int failed;
-
+	TCase *t = new_case("json_out", NULL, NULL);
 	tcase_add_test(t, commas_and_names_come_by_themselves);
 	tcase_add_test(t, raw_text_surrounds_a_value);
 	tcase_add_test(t, numbers_that_json_lacks_are_null);
@@ -256,10 +253,5 @@ int main(void)
 	tcase_add_test(t, base64_of_the_rfc_goes_both_ways);
 	tcase_add_test(t, sloppy_base64_is_refused);
 	tcase_add_test(t, base64_is_a_string_value);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return run_suite("json_out", t) != 0;
 }

@@ -345,8 +345,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("link");
-	tcase_add_checked_fixture(t, setup, teardown);
+	TCase *t = new_case("link", setup, teardown);
 	tcase_add_test(t, handshake_cut_at_any_byte_is_tried_again);
 	tcase_add_test(t, handshake_may_arrive_byte_by_byte);
 	tcase_add_test(t, what_answers_but_speaks_no_handshake_is_a_protocol_error);

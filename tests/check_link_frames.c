@@ -266,8 +266,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("link_frames");
-	tcase_add_checked_fixture(t, setup, teardown);
+	TCase *t = new_case("link_frames", setup, teardown);
 	tcase_add_test(t, frames_that_are_wrong_end_the_link_with_their_code);
 	tcase_add_test(t, frame_that_swells_when_unpacked_is_refused);
 	tcase_add_test(t, hang_up_in_the_middle_of_a_frame_is_a_lost_guest);

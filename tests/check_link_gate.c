@@ -5,6 +5,7 @@
 
 #include "host-bridge/link/link_gate.h"
 #include "proto/limits.h"
+#include "tests/suite_fixture.h"
 
 static struct link_gate gate;
 static struct link_pass passes[LINKS_MAX + 1], urgent;
@@ -185,9 +186,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("link_gate");
-	TCase *t = tcase_create("link_gate");
-	tcase_add_checked_fixture(t, setup, NULL);
+	TCase *t = new_case("link_gate", setup, NULL);
 	tcase_add_test(t, a_full_gate_has_room_for_what_is_urgent);
 	tcase_add_test(t, so_many_open_at_once);
 	tcase_add_test(t, each_counts_once);
@@ -199,10 +198,5 @@ int main(void)
 	tcase_add_test(t, a_closed_gate_lets_nobody_in_until_it_is_opened);
 	tcase_add_test(t, without_a_gate_all_pass);
 	tcase_add_test(t, the_agent_never_closes_one_whose_open_is_under_way);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("link_gate", t) != 0;
 }

@@ -144,14 +144,12 @@ END_TEST
 
 int main(void)
 {
-	TCase *tc = tcase_create("pipe_stock");
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_set_timeout(tc, 60);
-	tcase_add_test(tc, work_is_done_a_piece_a_turn_and_then_rests);
-	tcase_add_test(tc, an_exec_that_begins_puts_the_work_off);
-	tcase_add_test(tc, a_descriptor_is_closed_when_idle_and_not_before);
-	tcase_add_test(tc, descriptors_do_not_pile_up_without_idle_time);
-	tcase_add_test(tc, pipes_are_the_same_whether_in_stock_or_not);
-	tcase_add_test(tc, stock_that_is_not_used_is_closed);
-	return run_suite("pipe_stock", tc) != 0;
+	TCase *t = new_case("pipe_stock", setup, teardown);
+	tcase_add_test(t, work_is_done_a_piece_a_turn_and_then_rests);
+	tcase_add_test(t, an_exec_that_begins_puts_the_work_off);
+	tcase_add_test(t, a_descriptor_is_closed_when_idle_and_not_before);
+	tcase_add_test(t, descriptors_do_not_pile_up_without_idle_time);
+	tcase_add_test(t, pipes_are_the_same_whether_in_stock_or_not);
+	tcase_add_test(t, stock_that_is_not_used_is_closed);
+	return run_suite("pipe_stock", t) != 0;
 }

@@ -252,20 +252,18 @@ END_TEST
 
 int main(void)
 {
-	TCase *tc = tcase_create("qmp");
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_set_timeout(tc, 60);
-	tcase_add_test(tc, commands_follow_each_other_and_events_between_do_not_matter);
-	tcase_add_test(tc, an_awaited_event_may_come_before_the_answer);
-	tcase_add_test(tc, a_failed_migration_is_a_failure);
-	tcase_add_test(tc, another_devices_event_is_not_the_one);
-	tcase_add_test(tc, a_refusal_is_told_in_qemus_words_and_ends_the_script);
-	tcase_add_test(tc, a_step_that_may_fail_goes_on_and_an_absent_device_has_no_event);
-	tcase_add_test(tc, a_step_that_may_fail_still_waits_for_its_event);
-	tcase_add_loop_test(tc, what_is_no_answer_ends_the_script_in_time, 0,
+	TCase *t = new_case("qmp", setup, teardown);
+	tcase_add_test(t, commands_follow_each_other_and_events_between_do_not_matter);
+	tcase_add_test(t, an_awaited_event_may_come_before_the_answer);
+	tcase_add_test(t, a_failed_migration_is_a_failure);
+	tcase_add_test(t, another_devices_event_is_not_the_one);
+	tcase_add_test(t, a_refusal_is_told_in_qemus_words_and_ends_the_script);
+	tcase_add_test(t, a_step_that_may_fail_goes_on_and_an_absent_device_has_no_event);
+	tcase_add_test(t, a_step_that_may_fail_still_waits_for_its_event);
+	tcase_add_loop_test(t, what_is_no_answer_ends_the_script_in_time, 0,
 	                    (int)(sizeof(bad_answers) / sizeof(*bad_answers)));
-	tcase_add_test(tc, a_line_without_an_end_is_not_read_for_ever);
-	tcase_add_test(tc, nobody_there_is_told_at_once_and_the_descriptor_is_closed);
-	tcase_add_test(tc, a_script_that_is_too_long_is_not_run);
-	return run_suite("qmp", tc) != 0;
+	tcase_add_test(t, a_line_without_an_end_is_not_read_for_ever);
+	tcase_add_test(t, nobody_there_is_told_at_once_and_the_descriptor_is_closed);
+	tcase_add_test(t, a_script_that_is_too_long_is_not_run);
+	return run_suite("qmp", t) != 0;
 }

@@ -176,9 +176,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("quota");
-	tcase_add_checked_fixture(t, fixture_setup, fixture_teardown);
-	tcase_set_timeout(t, 30);
+	TCase *t = new_case("quota", fixture_setup, fixture_teardown);
 	tcase_add_test(t, each_resource_has_its_limit);
 	tcase_add_test(t, a_create_over_the_limit_makes_nothing);
 	tcase_add_test(t, creates_are_metered);

@@ -174,8 +174,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("registry");
-	tcase_add_checked_fixture(t, setup, teardown);
+	TCase *t = new_case("registry", setup, teardown);
 	tcase_add_test(t, rows_come_back_in_order_after_reopening);
 	tcase_add_test(t, row_put_twice_is_one_row);
 	tcase_add_test(t, deleted_is_known_to_its_workspace_only);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "guest-agent/renew.h"
+#include "tests/suite_fixture.h"
 
 #define BYTES(s) ((ProtobufCBinaryData){sizeof(s) - 1, (uint8_t *)(s)})
 #define BOOT_ID "/proc/sys/kernel/random/boot_id"
@@ -468,17 +469,10 @@ static void add_tests(TCase *tc)
 
 int main(void)
 {
-	Suite *s = suite_create("renew");
-	TCase *tc = tcase_create("renew");
-	tcase_add_checked_fixture(tc, setup, NULL);
+	TCase *t = new_case("renew", setup, NULL);
 	if (may_have_one())
-		add_tests(tc);
+		add_tests(t);
 	else
 		printf("skipped: no namespaces of our own here\n");
-	suite_add_tcase(s, tc);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("renew", t) != 0;
 }

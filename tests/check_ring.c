@@ -6,6 +6,7 @@
 
 #include "guest-agent/ring.h"
 #include "proto/limits.h"
+#include "tests/suite_fixture.h"
 
 static struct ring_budget budget;
 static int ends[2];
@@ -252,25 +253,17 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("ring");
-	TCase *tc = tcase_create("ring");
-	tcase_add_checked_fixture(tc, setup, NULL);
-	tcase_set_timeout(tc, 60);
-	tcase_add_test(tc, streams_merge_in_the_order_they_were_read);
-	tcase_add_test(tc, reads_that_follow_each_other_are_one_piece);
-	tcase_add_test(tc, a_cursor_at_the_end_sees_the_run_grow);
-	tcase_add_test(tc, one_stream_keeps_exactly_its_cap);
-	tcase_add_test(tc, a_noisy_stream_evicts_only_itself);
-	tcase_add_test(tc, losses_of_both_streams_are_shared_only_where_unknown);
-	tcase_add_test(tc, streams_that_alternate_byte_by_byte_stay_bounded);
-	tcase_add_test(tc, pinned_bytes_outlive_the_cap);
-	tcase_add_test(tc, shedding_takes_the_oldest_and_gives_memory_back);
-	tcase_add_test(tc, a_cursor_survives_what_is_evicted_under_it);
-	tcase_add_test(tc, end_and_emptiness_are_told_apart);
-	suite_add_tcase(s, tc);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	TCase *t = new_case("ring", setup, NULL);
+	tcase_add_test(t, streams_merge_in_the_order_they_were_read);
+	tcase_add_test(t, reads_that_follow_each_other_are_one_piece);
+	tcase_add_test(t, a_cursor_at_the_end_sees_the_run_grow);
+	tcase_add_test(t, one_stream_keeps_exactly_its_cap);
+	tcase_add_test(t, a_noisy_stream_evicts_only_itself);
+	tcase_add_test(t, losses_of_both_streams_are_shared_only_where_unknown);
+	tcase_add_test(t, streams_that_alternate_byte_by_byte_stay_bounded);
+	tcase_add_test(t, pinned_bytes_outlive_the_cap);
+	tcase_add_test(t, shedding_takes_the_oldest_and_gives_memory_back);
+	tcase_add_test(t, a_cursor_survives_what_is_evicted_under_it);
+	tcase_add_test(t, end_and_emptiness_are_told_apart);
+	return run_suite("ring", t) != 0;
 }

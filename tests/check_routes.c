@@ -8,6 +8,7 @@
 #include "host-bridge/api/openapi.h"
 #include "host-bridge/api/routes.h"
 #include "proto/err.h"
+#include "tests/suite_fixture.h"
 
 static json_t *doc;
 
@@ -225,9 +226,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("routes");
-	TCase *t = tcase_create("routes");
-	tcase_add_checked_fixture(t, setup, teardown);
+	TCase *t = new_case("routes", setup, teardown);
 	tcase_add_test(t, every_route_is_documented);
 	tcase_add_test(t, every_documented_operation_is_a_route);
 	tcase_add_test(t, query_parameters_are_the_same);
@@ -237,10 +236,5 @@ int main(void)
 	tcase_add_test(t, a_long_parameter_is_no_match);
 	tcase_add_test(t, schemas_generate_well);
 	tcase_add_test(t, an_operation_has_one_success_and_one_error);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("routes", t) != 0;
 }

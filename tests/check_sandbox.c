@@ -186,9 +186,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("sandbox");
-	tcase_set_timeout(t, 30);
-	tcase_add_checked_fixture(t, setup, teardown);
+	TCase *t = new_case("sandbox", setup, teardown);
 	tcase_add_test(t, ready_means_that_the_agent_answered);
 	tcase_add_test(t, id_names_the_node_and_is_a_ulid);
 	tcase_add_test(t, json_has_every_field_of_the_contract);

@@ -218,9 +218,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("sandbox_end");
-	tcase_set_timeout(t, 30);
-	tcase_add_checked_fixture(t, setup, teardown);
+	TCase *t = new_case("sandbox_end", setup, teardown);
 	tcase_add_test(t, idle_sandbox_expires);
 	tcase_add_test(t, held_sandbox_does_not_expire);
 	tcase_add_test(t, touch_puts_the_end_off);

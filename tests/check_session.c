@@ -359,26 +359,24 @@ END_TEST
 
 int main(void)
 {
-	TCase *tc = tcase_create("session");
-	tcase_add_checked_fixture(tc, fixture_setup, NULL);
-	tcase_set_timeout(tc, 60);
-	tcase_add_test(tc, a_nul_is_refused_wherever_it_is);
-	tcase_add_test(tc, faulty_fields_are_named);
-	tcase_add_test(tc, an_unknown_operation_is_refused);
-	tcase_add_test(tc, an_unknown_limit_is_refused);
-	tcase_add_test(tc, a_frame_over_the_cap_is_refused_by_its_header);
-	tcase_add_test(tc, a_frame_at_the_cap_is_served);
-	tcase_add_test(tc, garbage_is_a_protocol_error);
-	tcase_add_test(tc, the_token_is_asked_for);
-	tcase_add_test(tc, info_and_metrics_describe_the_agent);
-	tcase_add_test(tc, a_list_is_complete_and_ends_with_done);
-	tcase_add_test(tc, a_start_is_idempotent_by_digest);
-	tcase_add_test(tc, a_forgotten_id_refuses_a_late_start);
-	tcase_add_test(tc, forgetting_kills_what_runs);
-	tcase_add_test(tc, the_first_answer_comes_in_one_write);
-	tcase_add_test(tc, of_too_many_silent_sessions_the_oldest_is_closed);
-	tcase_add_test(tc, a_silent_session_whose_open_has_arrived_is_spared);
-	tcase_add_test(tc, of_a_burst_of_sessions_none_is_closed);
-	tcase_add_test(tc, shutdown_ends_execs_and_refuses_new_ones);
-	return run_suite("session", tc) != 0;
+	TCase *t = new_case("session", fixture_setup, NULL);
+	tcase_add_test(t, a_nul_is_refused_wherever_it_is);
+	tcase_add_test(t, faulty_fields_are_named);
+	tcase_add_test(t, an_unknown_operation_is_refused);
+	tcase_add_test(t, an_unknown_limit_is_refused);
+	tcase_add_test(t, a_frame_over_the_cap_is_refused_by_its_header);
+	tcase_add_test(t, a_frame_at_the_cap_is_served);
+	tcase_add_test(t, garbage_is_a_protocol_error);
+	tcase_add_test(t, the_token_is_asked_for);
+	tcase_add_test(t, info_and_metrics_describe_the_agent);
+	tcase_add_test(t, a_list_is_complete_and_ends_with_done);
+	tcase_add_test(t, a_start_is_idempotent_by_digest);
+	tcase_add_test(t, a_forgotten_id_refuses_a_late_start);
+	tcase_add_test(t, forgetting_kills_what_runs);
+	tcase_add_test(t, the_first_answer_comes_in_one_write);
+	tcase_add_test(t, of_too_many_silent_sessions_the_oldest_is_closed);
+	tcase_add_test(t, a_silent_session_whose_open_has_arrived_is_spared);
+	tcase_add_test(t, of_a_burst_of_sessions_none_is_closed);
+	tcase_add_test(t, shutdown_ends_execs_and_refuses_new_ones);
+	return run_suite("session", t) != 0;
 }

@@ -167,15 +167,13 @@ END_TEST
 
 int main(void)
 {
-	TCase *tc = tcase_create("session_flow");
-	tcase_add_checked_fixture(tc, fixture_setup, NULL);
-	tcase_set_timeout(tc, 60);
-	tcase_add_test(tc, control_feeds_stdin_by_offset);
-	tcase_add_test(tc, input_that_is_not_read_delays_its_ack_and_nothing_else);
-	tcase_add_test(tc, a_signal_is_delivered_and_its_death_is_signaled);
-	tcase_add_test(tc, a_slow_owner_holds_the_process_not_the_memory);
-	tcase_add_test(tc, an_owner_that_never_reads_is_no_obstacle_to_the_timeout);
-	tcase_add_test(tc, a_slow_watcher_gets_a_gap_and_stalls_nothing);
-	tcase_add_test(tc, retained_output_yields_to_the_budget);
-	return run_suite("session_flow", tc) != 0;
+	TCase *t = new_case("session_flow", fixture_setup, NULL);
+	tcase_add_test(t, control_feeds_stdin_by_offset);
+	tcase_add_test(t, input_that_is_not_read_delays_its_ack_and_nothing_else);
+	tcase_add_test(t, a_signal_is_delivered_and_its_death_is_signaled);
+	tcase_add_test(t, a_slow_owner_holds_the_process_not_the_memory);
+	tcase_add_test(t, an_owner_that_never_reads_is_no_obstacle_to_the_timeout);
+	tcase_add_test(t, a_slow_watcher_gets_a_gap_and_stalls_nothing);
+	tcase_add_test(t, retained_output_yields_to_the_budget);
+	return run_suite("session_flow", t) != 0;
 }

@@ -248,23 +248,21 @@ END_TEST
 
 int main(void)
 {
-	TCase *tc = tcase_create("session_roles");
-	tcase_add_checked_fixture(tc, fixture_setup, NULL);
-	tcase_set_timeout(tc, 60);
-	tcase_add_test(tc, attach_replays_from_an_offset);
-	tcase_add_test(tc, a_new_owner_takes_over);
-	tcase_add_test(tc, a_lost_owner_is_awaited_and_may_come_back);
-	tcase_add_test(tc, a_lost_owner_that_stays_away_ends_it);
-	tcase_add_test(tc, a_client_that_goes_ends_it_at_once);
-	tcase_add_test(tc, on_disconnect_detach_survives_a_client_that_goes);
-	tcase_add_loop_test(tc, a_repeated_start_keeps_it_when_the_first_goes, 0, 2);
-	tcase_add_test(tc, a_repeated_start_that_waits_on_is_no_owner);
-	tcase_add_loop_test(tc, when_all_who_started_it_go_it_ends_at_once, 0, 2);
-	tcase_add_test(tc, a_lost_link_of_who_took_over_is_awaited_and_then_ends_it);
-	tcase_add_test(tc, who_stands_by_owns_an_exec_that_has_no_owner);
-	tcase_add_test(tc, a_watchers_going_means_nothing);
-	tcase_add_test(tc, a_detached_start_ends_with_started);
-	tcase_add_test(tc, a_detached_exec_survives_an_owner_that_came_and_went);
-	tcase_add_test(tc, released_output_is_dropped_unless_kept);
-	return run_suite("session_roles", tc) != 0;
+	TCase *t = new_case("session_roles", fixture_setup, NULL);
+	tcase_add_test(t, attach_replays_from_an_offset);
+	tcase_add_test(t, a_new_owner_takes_over);
+	tcase_add_test(t, a_lost_owner_is_awaited_and_may_come_back);
+	tcase_add_test(t, a_lost_owner_that_stays_away_ends_it);
+	tcase_add_test(t, a_client_that_goes_ends_it_at_once);
+	tcase_add_test(t, on_disconnect_detach_survives_a_client_that_goes);
+	tcase_add_loop_test(t, a_repeated_start_keeps_it_when_the_first_goes, 0, 2);
+	tcase_add_test(t, a_repeated_start_that_waits_on_is_no_owner);
+	tcase_add_loop_test(t, when_all_who_started_it_go_it_ends_at_once, 0, 2);
+	tcase_add_test(t, a_lost_link_of_who_took_over_is_awaited_and_then_ends_it);
+	tcase_add_test(t, who_stands_by_owns_an_exec_that_has_no_owner);
+	tcase_add_test(t, a_watchers_going_means_nothing);
+	tcase_add_test(t, a_detached_start_ends_with_started);
+	tcase_add_test(t, a_detached_exec_survives_an_owner_that_came_and_went);
+	tcase_add_test(t, released_output_is_dropped_unless_kept);
+	return run_suite("session_roles", t) != 0;
 }

@@ -769,9 +769,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("snapshot");
-	TCase *tc = tcase_create("snapshot");
-	tcase_add_checked_fixture(tc, fixture_setup, NULL);
-	tcase_set_timeout(tc, 60);
+	TCase *tc = new_case("snapshot", fixture_setup, NULL);
 	tcase_add_test(tc, a_prepared_agent_takes_no_work_and_answers_questions);
 	tcase_add_test(tc, no_session_outlives_prepare);
 	tcase_add_test(tc, an_agent_that_hears_nothing_goes_on);

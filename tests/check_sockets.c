@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "host-bridge/sockets.h"
+#include "tests/suite_fixture.h"
 
 static struct settings settings;
 static int fds[SOCKETS_MAX];
@@ -58,14 +59,8 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("sockets");
-	TCase *t = tcase_create("sockets");
+	TCase *t = new_case("sockets", NULL, NULL);
 	tcase_add_loop_test(t, the_name_has_the_port_that_the_kernel_chose, 0, 2);
 	tcase_add_test(t, a_dead_socket_is_replaced_and_a_living_one_is_not);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("sockets", t) != 0;
 }

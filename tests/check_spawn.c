@@ -275,12 +275,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("spawn");
-	TCase *t;
-
-	t = tcase_create("inherit");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 20);
+	TCase *t = new_case("inherit", setup, teardown);
 	tcase_add_test(t, output_and_exit_code_of_a_shell);
 	tcase_add_test(t, death_by_a_signal_is_the_callers_to_see);
 	tcase_add_test(t, no_signal_is_blocked_ignored_or_caught);
@@ -298,10 +293,5 @@ int main(void)
 	tcase_add_test(t, narrowed_capabilities_bound_root);
 	tcase_add_test(t, nothing_is_narrowed_unasked);
 	tcase_add_test(t, a_burst_is_reported_each_exactly_once);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+	return run_suite("spawn", t) != 0;
 }

@@ -328,30 +328,18 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("spawn_fault");
-	TCase *t;
-
-	t = tcase_create("fault");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 20);
+	TCase *t = new_case("fault", setup, teardown);
 	tcase_add_loop_test(t, a_failure_of_each_step_names_its_stage, 0,
 	                    sizeof(faults) / sizeof(faults[0]));
 	tcase_add_test(t, without_clone3_the_older_call_does);
-	suite_add_tcase(s, t);
-	t = tcase_create("leaf");
-	tcase_add_checked_fixture(t, setup_leaf, teardown_leaf);
-	tcase_set_timeout(t, 20);
-	tcase_add_test(t, a_child_is_born_in_its_leaf_and_sees_it_as_the_root);
-	tcase_add_test(t, without_clone3_the_child_joins_its_leaf);
-	tcase_add_test(t, a_failing_cgroup_namespace_names_its_stage);
-	tcase_add_test(t, a_descriptor_that_is_no_cgroup_fails_the_clone);
-	tcase_add_loop_test(t, a_child_hung_before_execve_is_freed_by_killing_its_leaf, 0, 2);
-	tcase_add_test(t, hung_spawns_do_not_hold_the_others);
-	tcase_add_test(t, a_spawn_on_its_way_is_owned);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+	TCase *in_leaf = new_case("leaf", setup_leaf, teardown_leaf);
+	tcase_add_test(in_leaf, a_child_is_born_in_its_leaf_and_sees_it_as_the_root);
+	tcase_add_test(in_leaf, without_clone3_the_child_joins_its_leaf);
+	tcase_add_test(in_leaf, a_failing_cgroup_namespace_names_its_stage);
+	tcase_add_test(in_leaf, a_descriptor_that_is_no_cgroup_fails_the_clone);
+	tcase_add_loop_test(in_leaf, a_child_hung_before_execve_is_freed_by_killing_its_leaf, 0,
+	                    2);
+	tcase_add_test(in_leaf, hung_spawns_do_not_hold_the_others);
+	tcase_add_test(in_leaf, a_spawn_on_its_way_is_owned);
+	return run_suite("spawn_fault", t, in_leaf) != 0;
 }

@@ -171,12 +171,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("spawn_program");
-	TCase *t;
-
-	t = tcase_create("program");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 20);
+	TCase *t = new_case("program", setup, teardown);
 	tcase_add_loop_test(t, an_absent_program_is_not_found, 0, 4);
 	tcase_add_test(t, a_program_is_found_along_path);
 	tcase_add_test(t, a_program_that_may_not_run_is_refused);
@@ -188,10 +183,5 @@ int main(void)
 	tcase_add_test(t, the_working_directory_is_entered);
 	tcase_add_test(t, a_bad_working_directory_is_told_and_nothing_runs);
 	tcase_add_test(t, the_working_directory_is_entered_as_the_user);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+	return run_suite("spawn_program", t) != 0;
 }

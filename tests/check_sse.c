@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "host-bridge/api/sse.h"
+#include "tests/suite_fixture.h"
 
 static struct json_out out;
 static struct sse_text text;
@@ -228,9 +229,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("sse");
-	TCase *t = tcase_create("sse");
-	tcase_add_checked_fixture(t, setup, teardown);
+	TCase *t = new_case("sse", setup, teardown);
 	tcase_add_test(t, half_a_character_waits_for_its_rest);
 	tcase_add_test(t, the_other_stream_does_not_break_it);
 	tcase_add_test(t, a_broken_character_is_repaired);
@@ -244,10 +243,5 @@ int main(void)
 	tcase_add_test(t, base64_is_never_lossy);
 	tcase_add_test(t, an_error_can_be_resumed_from);
 	tcase_add_test(t, ids_are_parsed_whole);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("sse", t) != 0;
 }

@@ -243,17 +243,15 @@ END_TEST
 
 int main(void)
 {
-	TCase *tc = tcase_create("task");
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_set_timeout(tc, 60);
-	tcase_add_test(tc, work_that_succeeds_is_told_and_so_is_its_failure);
-	tcase_add_test(tc, a_child_that_dies_is_a_failure);
-	tcase_add_test(tc, a_child_holds_none_of_the_bridges_descriptors);
-	tcase_add_test(tc, a_cancelled_task_tells_nothing_and_its_child_is_gone);
-	tcase_add_test(tc, a_copy_has_the_content_and_no_pages_of_zeroes);
-	tcase_add_test(tc, a_file_that_is_there_and_empty_is_filled);
-	tcase_add_test(tc, what_is_not_there_cannot_be_copied);
-	tcase_add_test(tc, neither_a_link_nor_a_pipe_is_copied);
-	tcase_add_test(tc, a_full_disk_is_told_as_such_and_nothing_half_made_is_left);
-	return run_suite("task", tc) != 0;
+	TCase *t = new_case("task", setup, teardown);
+	tcase_add_test(t, work_that_succeeds_is_told_and_so_is_its_failure);
+	tcase_add_test(t, a_child_that_dies_is_a_failure);
+	tcase_add_test(t, a_child_holds_none_of_the_bridges_descriptors);
+	tcase_add_test(t, a_cancelled_task_tells_nothing_and_its_child_is_gone);
+	tcase_add_test(t, a_copy_has_the_content_and_no_pages_of_zeroes);
+	tcase_add_test(t, a_file_that_is_there_and_empty_is_filled);
+	tcase_add_test(t, what_is_not_there_cannot_be_copied);
+	tcase_add_test(t, neither_a_link_nor_a_pipe_is_copied);
+	tcase_add_test(t, a_full_disk_is_told_as_such_and_nothing_half_made_is_left);
+	return run_suite("task", t) != 0;
 }

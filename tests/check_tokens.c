@@ -240,9 +240,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("tokens");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 30);
+	TCase *t = new_case("tokens", setup, teardown);
 	tcase_add_loop_test(t, a_line_that_is_not_valid_is_refused, 0, 13);
 	tcase_add_test(t, limits_are_those_of_the_workspaces_line);
 	tcase_add_test(t, what_is_added_is_read_back);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "guest-agent/verdict.h"
+#include "tests/suite_fixture.h"
 
 #define EXITED SANDGATE__OUTCOME__OUTCOME_EXITED
 #define SIGNALED SANDGATE__OUTCOME__OUTCOME_SIGNALED
@@ -250,18 +251,12 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("verdict");
-	TCase *t = tcase_create("verdict");
+	TCase *t = new_case("verdict", NULL, NULL);
 	tcase_add_loop_test(t, each_row_of_the_table, 0, sizeof(rows) / sizeof(rows[0]));
 	tcase_add_loop_test(t, every_exit_code_is_reported_as_it_is, 0, 256);
 	tcase_add_loop_test(t, a_cancel_keeps_its_reason,
 	                    SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE,
 	                    SANDGATE__CANCEL_REASON__CANCEL_BRIDGE_LOST + 1);
 	tcase_add_test(t, a_reason_without_a_cancel_is_dropped);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+	return run_suite("verdict", t) != 0;
 }

@@ -221,38 +221,20 @@ START_TEST(truncated_guest_memory_ends_the_device_cleanly)
 }
 END_TEST
 
-static Suite *vhost_user_suite(void)
-{
-	Suite *s = suite_create("vhost_user");
-	TCase *tc = tcase_create("requests");
-
-	tcase_set_timeout(tc, 20);
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_test(tc, config_space_is_the_guest_cid);
-	tcase_add_test(tc, request_that_turns_acks_on_is_itself_acked);
-	tcase_add_loop_test(tc, memory_table_that_lies_ends_the_device, 0, 7);
-	tcase_add_loop_test(tc, malformed_request_ends_the_device, 0, 6);
-	suite_add_tcase(s, tc);
-
-	tc = tcase_create("rings");
-	tcase_set_timeout(tc, 20);
-	tcase_add_checked_fixture(tc, setup_running, teardown);
-	tcase_add_test(tc, device_that_was_unplugged_serves_again_when_it_is_plugged_in);
-	tcase_add_test(tc, stopped_rings_go_on_where_they_were);
-	tcase_add_test(tc, reset_driver_knows_no_old_connection);
-	tcase_add_test(tc, memory_table_may_be_replaced_under_running_rings);
-	tcase_add_test(tc, ring_size_that_is_no_power_of_two_ends_the_device);
-	tcase_add_loop_test(tc, broken_ring_is_given_up_and_the_device_lives, 0, 9);
-	tcase_add_test(tc, truncated_guest_memory_ends_the_device_cleanly);
-	suite_add_tcase(s, tc);
-	return s;
-}
-
 int main(void)
 {
-	SRunner *sr = srunner_create(vhost_user_suite());
-	srunner_run_all(sr, CK_ENV);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed == 0 ? 0 : 1;
+	TCase *t = new_case("requests", setup, teardown);
+	tcase_add_test(t, config_space_is_the_guest_cid);
+	tcase_add_test(t, request_that_turns_acks_on_is_itself_acked);
+	tcase_add_loop_test(t, memory_table_that_lies_ends_the_device, 0, 7);
+	tcase_add_loop_test(t, malformed_request_ends_the_device, 0, 6);
+	TCase *rings = new_case("rings", setup_running, teardown);
+	tcase_add_test(rings, device_that_was_unplugged_serves_again_when_it_is_plugged_in);
+	tcase_add_test(rings, stopped_rings_go_on_where_they_were);
+	tcase_add_test(rings, reset_driver_knows_no_old_connection);
+	tcase_add_test(rings, memory_table_may_be_replaced_under_running_rings);
+	tcase_add_test(rings, ring_size_that_is_no_power_of_two_ends_the_device);
+	tcase_add_loop_test(rings, broken_ring_is_given_up_and_the_device_lives, 0, 9);
+	tcase_add_test(rings, truncated_guest_memory_ends_the_device_cleanly);
+	return run_suite("vhost_user", t, rings) != 0;
 }

@@ -239,10 +239,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("vigil");
-	TCase *t = tcase_create("vigil");
-	tcase_add_checked_fixture(t, setup, teardown);
-	tcase_set_timeout(t, 60);
+	TCase *t = new_case("vigil", setup, teardown);
 	tcase_add_test(t, all_waiters_share_a_session);
 	tcase_add_loop_test(t, who_has_waited_long_enough_gets_it_as_it_runs, 0, 2);
 	tcase_add_test(t, time_that_is_over_before_the_first_answer_waits_for_it);
@@ -257,10 +254,5 @@ int main(void)
 	tcase_add_test(t, a_sandbox_that_is_deleted_while_the_link_is_broken_is_gone);
 	tcase_add_test(t, the_last_one_that_goes_closes_the_session);
 	tcase_add_test(t, a_kill_waits_for_the_end_as_others_do);
-	suite_add_tcase(s, t);
-	SRunner *r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	int failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite("vigil", t) != 0;
 }

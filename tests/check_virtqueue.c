@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "host-bridge/device/virtqueue.h"
+#include "tests/suite_fixture.h"
 
 /* A ring of eight in one page of shared memory, at address 0 of the guest and UVA of the
  * VMM; the page after it is not mapped, so a step past the end is a crash. */
@@ -216,33 +217,20 @@ START_TEST(kick_flag_stands_in_for_the_event_index)
 }
 END_TEST
 
-static Suite *virtqueue_suite(void)
-{
-	Suite *s = suite_create("virtqueue");
-	TCase *tc = tcase_create("virtqueue");
-
-	tcase_add_checked_fixture(tc, setup, teardown);
-	tcase_add_loop_test(tc, size_must_be_a_power_of_two_within_the_cap, 0, 8);
-	tcase_add_loop_test(tc, areas_must_be_aligned_and_inside_the_memory, 0, 10);
-	tcase_add_test(tc, chain_is_read_then_written);
-	tcase_add_test(tc, given_back_chains_come_again_in_order);
-	tcase_add_loop_test(tc, segment_outside_the_memory_is_refused, 0, 5);
-	tcase_add_test(tc, chain_of_more_segments_than_the_cap_is_refused);
-	tcase_add_test(tc, used_index_wraps);
-	tcase_add_test(tc, nothing_is_visible_before_it_is_published);
-	tcase_add_test(tc, guest_that_wants_no_interrupt_gets_none);
-	tcase_add_test(tc, event_index_says_when_to_interrupt);
-	tcase_add_test(tc, kick_is_asked_for_at_the_next_chain);
-	tcase_add_test(tc, kick_flag_stands_in_for_the_event_index);
-	suite_add_tcase(s, tc);
-	return s;
-}
-
 int main(void)
 {
-	SRunner *sr = srunner_create(virtqueue_suite());
-	srunner_run_all(sr, CK_ENV);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed == 0 ? 0 : 1;
+	TCase *t = new_case("virtqueue", setup, teardown);
+	tcase_add_loop_test(t, size_must_be_a_power_of_two_within_the_cap, 0, 8);
+	tcase_add_loop_test(t, areas_must_be_aligned_and_inside_the_memory, 0, 10);
+	tcase_add_test(t, chain_is_read_then_written);
+	tcase_add_test(t, given_back_chains_come_again_in_order);
+	tcase_add_loop_test(t, segment_outside_the_memory_is_refused, 0, 5);
+	tcase_add_test(t, chain_of_more_segments_than_the_cap_is_refused);
+	tcase_add_test(t, used_index_wraps);
+	tcase_add_test(t, nothing_is_visible_before_it_is_published);
+	tcase_add_test(t, guest_that_wants_no_interrupt_gets_none);
+	tcase_add_test(t, event_index_says_when_to_interrupt);
+	tcase_add_test(t, kick_is_asked_for_at_the_next_chain);
+	tcase_add_test(t, kick_flag_stands_in_for_the_event_index);
+	return run_suite("virtqueue", t) != 0;
 }

@@ -283,8 +283,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("vm_cgroup");
-	tcase_add_checked_fixture(t, setup, teardown);
+	TCase *t = new_case("vm_cgroup", setup, teardown);
 	char found[PATH_MAX];
 	vm_cgroup_open(found, "sandgate-check");
 	vm_cgroup_close(found);

@@ -89,8 +89,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("vm_spawn");
-	tcase_add_checked_fixture(t, setup, teardown);
+	TCase *t = new_case("vm_spawn", setup, teardown);
 	if (geteuid() == 0) {
 		tcase_add_test(t, a_jail_holds_what_was_shown_and_nothing_else);
 		tcase_add_test(t,

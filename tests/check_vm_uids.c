@@ -125,8 +125,7 @@ END_TEST
 
 int main(void)
 {
-	TCase *t = tcase_create("vm_uids");
-	tcase_add_checked_fixture(t, setup, NULL);
+	TCase *t = new_case("vm_uids", setup, NULL);
 	tcase_add_test(t, a_range_is_a_first_id_and_a_count);
 	tcase_add_test(t, ids_that_are_somebodys_are_refused);
 	if (geteuid() == 0) {

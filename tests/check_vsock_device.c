@@ -313,37 +313,23 @@ START_TEST(connections_past_the_cap_are_closed_and_the_others_live)
 }
 END_TEST
 
-static Suite *vsock_device_suite(void)
-{
-	Suite *s = suite_create("vsock_device");
-	TCase *tc = tcase_create("connections");
-
-	tcase_set_timeout(tc, 20);
-	tcase_add_checked_fixture(tc, setup_running, teardown);
-	tcase_add_test(tc, bytes_cross_both_ways_whole);
-	tcase_add_test(tc, connect_line_may_come_in_pieces);
-	tcase_add_loop_test(tc, malformed_connect_line_is_closed, 0, 9);
-	tcase_add_test(tc, no_listener_in_the_guest_is_end_of_file_without_ok);
-	tcase_add_test(tc, client_that_leaves_is_reset_in_the_guest);
-	tcase_add_test(tc, client_that_leaves_before_ok_is_reset_in_the_guest);
-	tcase_add_test(tc, last_words_of_a_client_reach_a_guest_that_is_writing);
-	tcase_add_test(tc, guest_close_is_end_of_file_after_all_its_bytes);
-	tcase_add_test(tc, guest_gets_credit_back_as_the_client_reads);
-	tcase_add_test(tc, guest_over_its_credit_is_reset);
-	tcase_add_test(tc, guest_is_sent_no_more_than_it_has_room_for);
-	tcase_add_test(tc, guest_without_buffers_gets_everything_later);
-	tcase_add_test(tc, guest_client_is_connected_to_the_port_socket);
-	tcase_add_test(tc, unknown_connection_is_reset_but_a_reset_never_is);
-	tcase_add_test(tc, connections_past_the_cap_are_closed_and_the_others_live);
-	suite_add_tcase(s, tc);
-	return s;
-}
-
 int main(void)
 {
-	SRunner *sr = srunner_create(vsock_device_suite());
-	srunner_run_all(sr, CK_ENV);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed == 0 ? 0 : 1;
+	TCase *t = new_case("connections", setup_running, teardown);
+	tcase_add_test(t, bytes_cross_both_ways_whole);
+	tcase_add_test(t, connect_line_may_come_in_pieces);
+	tcase_add_loop_test(t, malformed_connect_line_is_closed, 0, 9);
+	tcase_add_test(t, no_listener_in_the_guest_is_end_of_file_without_ok);
+	tcase_add_test(t, client_that_leaves_is_reset_in_the_guest);
+	tcase_add_test(t, client_that_leaves_before_ok_is_reset_in_the_guest);
+	tcase_add_test(t, last_words_of_a_client_reach_a_guest_that_is_writing);
+	tcase_add_test(t, guest_close_is_end_of_file_after_all_its_bytes);
+	tcase_add_test(t, guest_gets_credit_back_as_the_client_reads);
+	tcase_add_test(t, guest_over_its_credit_is_reset);
+	tcase_add_test(t, guest_is_sent_no_more_than_it_has_room_for);
+	tcase_add_test(t, guest_without_buffers_gets_everything_later);
+	tcase_add_test(t, guest_client_is_connected_to_the_port_socket);
+	tcase_add_test(t, unknown_connection_is_reset_but_a_reset_never_is);
+	tcase_add_test(t, connections_past_the_cap_are_closed_and_the_others_live);
+	return run_suite("vsock_device", t) != 0;
 }

@@ -2,8 +2,8 @@
  * One spawner a test, and runs of it: a plan, its result, what it wrote and how it ended.
  * Check forks every test, so each may spoil its own process (signals, limits, filters).
  */
-#ifndef SANDGATE_TESTS_SPAWN_FIXTURE_H
-#define SANDGATE_TESTS_SPAWN_FIXTURE_H
+#ifndef SANDGATE_SPAWN_FIXTURE_H
+#define SANDGATE_SPAWN_FIXTURE_H
 
 #include <check.h>
 #include <dirent.h>
@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "guest-agent/spawn.h"
+#include "tests/suite_fixture.h"
 
 #define FIXTURE static __attribute__((unused))
 

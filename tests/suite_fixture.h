@@ -1,6 +1,6 @@
 /*
- * What test programs of every kind need: the body of their main, and the end of a directory
- * of their own.
+ * What test programs of every kind need: their cases, the body of their main, and the end of a
+ * directory of their own.
  */
 #ifndef SANDGATE_SUITE_FIXTURE_H
 #define SANDGATE_SUITE_FIXTURE_H
@@ -11,17 +11,31 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-/* Run one case as a suite of its own. How many of its tests failed. */
-static inline int run_suite(const char *name, TCase *t)
+#define CASE_TIMEOUT_S 60 /* of each test: the machine may be busy */
+
+/* Tests that share what is done before and after each of them; either may be NULL. */
+static inline TCase *new_case(const char *name, SFun setup, SFun teardown)
+{
+	TCase *t = tcase_create(name);
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, CASE_TIMEOUT_S);
+	return t;
+}
+
+static inline int run_cases(const char *name, TCase *const *cases)
 {
 	Suite *s = suite_create(name);
-	suite_add_tcase(s, t);
+	while (*cases != NULL)
+		suite_add_tcase(s, *cases++);
 	SRunner *r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);
 	int failed = srunner_ntests_failed(r);
 	srunner_free(r);
 	return failed;
 }
+
+/* Run cases as the program's one suite. How many of their tests failed. */
+#define run_suite(name, ...) run_cases(name, (TCase *[]){__VA_ARGS__, NULL})
 
 static inline int on_tree_entry(const char *path, const struct stat *st, int type,
                                 struct FTW *ftw)

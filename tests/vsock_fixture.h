@@ -15,6 +15,7 @@
 #include "host-bridge/device/vsock_device.h"
 #include "proto/limits.h"
 #include "tests/fake_vmm.h"
+#include "tests/suite_fixture.h"
 
 static char dir[] = "/tmp/sandgate-vsock-XXXXXX";
 static char vmm_path[64], uds_path[64];
