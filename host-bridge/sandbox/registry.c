@@ -44,12 +44,12 @@ struct registry {
 static int db_error(struct registry *r, struct err *e, const char *what)
 {
 	enum err_code code = ERR_INTERNAL;
-	int why = sqlite3_errcode(r->db);
+	int why = sqlite3_errcode(r->db), errnum = 0;
 	if (why == SQLITE_FULL)
 		code = ERR_STORAGE_FULL;
 	else if (why == SQLITE_IOERR) /* its index, which is mapped, could not grow */
-		code = err_of_disk(sqlite3_system_errno(r->db), code);
-	return err_set(e, code, "the registry: %s: %s", what, sqlite3_errmsg(r->db));
+		code = err_of_disk(errnum = sqlite3_system_errno(r->db), code);
+	return err_errno(e, code, errnum, "the registry: %s: %s", what, sqlite3_errmsg(r->db));
 }
 
 /* A lock of the process, which a child that is about to become a VM does not inherit: the

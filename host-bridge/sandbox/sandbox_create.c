@@ -184,6 +184,18 @@ static bool is_taken(uid_t uid, void *arg)
 	return has_uid(&set->all, uid) || has_uid(&set->warm, uid);
 }
 
+/* Where its RAM is to be. */
+static int check_memory(struct sandbox *s, const struct vm_plan *plan, struct err *e)
+{
+	struct sandbox_set *set = s->set;
+	if (plan->memory[0] == '\0' || plan->memory_reserved ||
+	    memory_room_check(set->memory_dir, plan->memory_mib, e) == 0)
+		return 0;
+	if (s->warm || !sandbox_warm_drop_all(set))
+		return -1;
+	return memory_room_check(set->memory_dir, plan->memory_mib, e);
+}
+
 /* Start what `r` says, which lacks what is the sandbox's own. */
 static int start_vm(struct sandbox *s, const struct launcher_host *host,
                     struct launcher_request *r, struct err *e)
@@ -207,8 +219,7 @@ static int start_vm(struct sandbox *s, const struct launcher_host *host,
 		return -1;
 	}
 	plan.memory_reserved = s->set->memory_on_disk;
-	bool grows = plan.memory[0] != '\0' && !plan.memory_reserved;
-	if (grows && memory_room_check(s->set->memory_dir, plan.memory_mib, e) < 0) {
+	if (check_memory(s, &plan, e) < 0) {
 		vm_plan_free(&plan);
 		return -1;
 	}
