@@ -73,8 +73,9 @@ void vm_booted(struct vm *vm);
 
 /* Ask its VMM, one thing at a time; a plan without `vmm` must not be asked. -1 with `e` when
  * nothing was begun, else `on_done` once, never inside, err NULL on success; not when the VM is
- * stopped meanwhile. What the questions mean is in vmm.h; `snapshot` is for VM_SAVE. */
-enum vm_question { VM_SAVE, VM_GO_ON, VM_RECOVER, VM_PAUSE, VM_RESUME };
+ * stopped meanwhile. What the questions mean is in vmm.h; `snapshot` is for the first
+ * two. VM_SAVE_LAST: to be stopped right after, or else to go on. */
+enum vm_question { VM_SAVE, VM_SAVE_LAST, VM_GO_ON, VM_RECOVER, VM_PAUSE, VM_RESUME };
 int vm_ask(struct vm *vm, enum vm_question what, const char *snapshot,
            void (*on_done)(const struct err *e, void *arg), void *arg, struct err *e);
 

@@ -31,7 +31,7 @@ static void on_called(const struct err *e, void *arg)
 	vm->on_called(e, vm->called_arg);
 }
 
-static int begin(struct vm *vm, vmm_begin *what, const char *snapshot,
+static int begin(struct vm *vm, vmm_begin *what, bool last, const char *snapshot,
                  void (*on_done)(const struct err *e, void *arg), void *arg, struct err *e)
 {
 	struct vmm_target t = {
@@ -40,6 +40,7 @@ static int begin(struct vm *vm, vmm_begin *what, const char *snapshot,
 	    .memory = vm->plan.memory,
 	    .socket = vm->plan.endpoint.path,
 	    .boot = &vm->plan.boot,
+	    .last = last,
 	};
 	if (vm->call != NULL || vm->stopping || vm->down)
 		return err_set(e, ERR_INVALID_STATE, "the VM is busy");
@@ -65,10 +66,10 @@ void vm_enliven(struct vm *vm)
 	const struct vmm_ops *ops = vm->plan.vmm;
 	struct err e = {0};
 	if (vm->plan.restore[0] != '\0') {
-		if (begin(vm, ops->load, vm->plan.restore, on_alive, vm, &e) < 0)
+		if (begin(vm, ops->load, false, vm->plan.restore, on_alive, vm, &e) < 0)
 			vm_not_up(vm, &e);
 	} else if (ops != NULL && ops->boot != NULL) {
-		if (begin(vm, ops->boot, NULL, on_alive, vm, &e) < 0)
+		if (begin(vm, ops->boot, false, NULL, on_alive, vm, &e) < 0)
 			vm_not_up(vm, &e);
 	} else {
 		vm_up(vm);
@@ -80,8 +81,8 @@ int vm_ask(struct vm *vm, enum vm_question what, const char *snapshot,
 {
 	const struct vmm_ops *ops = vm->plan.vmm;
 	vmm_begin *const begins[] = {
-	    [VM_SAVE] = ops->save,   [VM_GO_ON] = ops->go_on,   [VM_RECOVER] = ops->recover,
-	    [VM_PAUSE] = ops->pause, [VM_RESUME] = ops->resume,
+	    [VM_SAVE] = ops->save,       [VM_SAVE_LAST] = ops->save, [VM_GO_ON] = ops->go_on,
+	    [VM_RECOVER] = ops->recover, [VM_PAUSE] = ops->pause,    [VM_RESUME] = ops->resume,
 	};
-	return begin(vm, begins[what], snapshot, on_done, arg, e);
+	return begin(vm, begins[what], what == VM_SAVE_LAST, snapshot, on_done, arg, e);
 }

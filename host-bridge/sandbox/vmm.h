@@ -12,6 +12,7 @@
 
 #include <ev.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "proto/err.h"
@@ -48,6 +49,7 @@ struct vmm_target {
 	const char *dir, *memory; /* the VM's directory; the file that is its RAM */
 	const char *socket;       /* where its agent is reached */
 	const struct vmm_boot *boot;
+	bool last; /* to save: the VM is stopped afterwards, unless that fails */
 };
 
 /* `on_done` once, never from inside: err NULL on success. NULL with `e`: nothing was begun. */

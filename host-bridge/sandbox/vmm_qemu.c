@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "host-bridge/sandbox/disk.h"
 #include "host-bridge/sandbox/launcher.h"
 #include "host-bridge/sandbox/qemu_arch.h"
 #include "host-bridge/sandbox/qmp.h"
@@ -22,9 +23,7 @@
 struct vmm_call {
 	struct vmm_target target;
 	char monitor[PATH_MAX];
-	char snapshot[PATH_MAX];           /* to load */
-	char from[PATH_MAX], to[PATH_MAX]; /* the copy of memory */
-	char disk_from[PATH_MAX], disk_to[PATH_MAX];
+	char snapshot[PATH_MAX]; /* to load, or to save to */
 	struct qmp *qmp;
 	struct task *copy;
 	struct err failure; /* the first */
@@ -139,22 +138,43 @@ static void run_or_note(struct vmm_call *c, struct qmp_script *s)
 		advance(c);
 }
 
-static int copy_files(const void *input, struct err *e)
+static void file_in(const char *dir, const char *name, char out[PATH_MAX])
 {
-	const struct vmm_call *c = input;
-	int rc = sparse_copy(c->from, c->to, e);
-	return rc == 0 && c->target.boot->disk_mib > 0
-	           ? sparse_copy(c->disk_from, c->disk_to, e)
-	           : rc;
+	snprintf(out, PATH_MAX, "%.*s/%s", PATH_MAX - 64, dir, name);
 }
 
-static int start_copy(struct vmm_call *c, struct err *e)
+static int copy_in(const void *input, struct err *e)
 {
-	c->copy = task_start(c->target.loop, copy_files, c, on_copied, c, e);
+	const struct vmm_call *c = input;
+	char saved[PATH_MAX], disk[PATH_MAX];
+	file_in(c->snapshot, SNAPSHOT_MEMORY, saved);
+	if (sparse_copy(saved, c->target.memory, e) < 0)
+		return -1;
+	file_in(c->snapshot, DISK_FILE, saved);
+	file_in(c->target.dir, DISK_FILE, disk);
+	return c->target.boot->disk_mib > 0 ? sparse_copy(saved, disk, e) : 0;
+}
+
+static int copy_out(const void *input, struct err *e)
+{
+	const struct vmm_call *c = input;
+	char saved[PATH_MAX], disk[PATH_MAX];
+	file_in(c->snapshot, SNAPSHOT_MEMORY, saved);
+	if (sparse_copy(c->target.memory, saved, e) < 0)
+		return -1;
+	file_in(c->snapshot, DISK_FILE, saved);
+	file_in(c->target.dir, DISK_FILE, disk);
+	return c->target.boot->disk_mib > 0 ? disk_save(disk, saved, c->target.last, e) : 0;
+}
+
+static int start_copy(struct vmm_call *c, int (*copy)(const void *call, struct err *e),
+                      struct err *e)
+{
+	c->copy = task_start(c->target.loop, copy, c, on_copied, c, e);
 	return c->copy != NULL ? 0 : -1;
 }
 
-static struct vmm_call *create(const struct vmm_target *t,
+static struct vmm_call *create(const struct vmm_target *t, const char *snapshot,
                                void (*on_done)(const struct err *e, void *arg), void *arg,
                                struct err *e)
 {
@@ -168,6 +188,7 @@ static struct vmm_call *create(const struct vmm_target *t,
 	c->arg = arg;
 	ev_timer_init(&c->again, on_again, 0., 0.);
 	c->again.data = c;
+	snprintf(c->snapshot, sizeof(c->snapshot), "%s", snapshot != NULL ? snapshot : "");
 	snprintf(c->monitor, sizeof(c->monitor), "%s/" QEMU_MONITOR, t->dir);
 	return c;
 }
@@ -194,17 +215,12 @@ static struct vmm_call *load(const struct vmm_target *t, const char *snapshot,
                              struct err *e)
 {
 	struct qmp_script s = {0};
-	struct vmm_call *c = create(t, on_done, arg, e);
+	struct vmm_call *c = create(t, snapshot, on_done, arg, e);
 	if (c == NULL)
 		return NULL;
-	snprintf(c->snapshot, sizeof(c->snapshot), "%s", snapshot);
-	snprintf(c->from, sizeof(c->from), "%s/" SNAPSHOT_MEMORY, snapshot);
-	snprintf(c->to, sizeof(c->to), "%s", t->memory);
-	snprintf(c->disk_from, sizeof(c->disk_from), "%s/" DISK_FILE, snapshot);
-	snprintf(c->disk_to, sizeof(c->disk_to), "%s/" DISK_FILE, t->dir);
 	add_settings(&s);
 	c->next = load_state;
-	if (run(c, &s, e) < 0 || start_copy(c, e) < 0) {
+	if (run(c, &s, e) < 0 || start_copy(c, copy_in, e) < 0) {
 		cancel(c);
 		return NULL;
 	}
@@ -215,7 +231,7 @@ static struct vmm_call *load(const struct vmm_target *t, const char *snapshot,
 
 static void save_memory(struct vmm_call *c)
 {
-	if (start_copy(c, &c->failure) < 0)
+	if (start_copy(c, copy_out, &c->failure) < 0)
 		advance(c);
 }
 
@@ -224,18 +240,14 @@ static struct vmm_call *save(const struct vmm_target *t, const char *snapshot,
                              struct err *e)
 {
 	struct qmp_script s = {0};
-	struct vmm_call *c = create(t, on_done, arg, e);
+	struct vmm_call *c = create(t, snapshot, on_done, arg, e);
 	if (c == NULL)
 		return NULL;
-	snprintf(c->from, sizeof(c->from), "%s", t->memory);
-	snprintf(c->to, sizeof(c->to), "%s/" SNAPSHOT_MEMORY, snapshot);
-	snprintf(c->disk_from, sizeof(c->disk_from), "%s/" DISK_FILE, t->dir);
-	snprintf(c->disk_to, sizeof(c->disk_to), "%s/" DISK_FILE, snapshot);
 	add_unplug(&s);
 	qmp_add(&s, "stop", NULL);
 	add_settings(&s);
 	qmp_add(&s, "migrate-set-parameters", "{s:I}", "max-bandwidth", SAVE_BANDWIDTH);
-	if (add_file(&s, snapshot, O_RDWR | O_CREAT | O_EXCL, e) < 0) {
+	if (add_file(&s, c->snapshot, O_RDWR | O_CREAT | O_EXCL, e) < 0) {
 		qmp_script_free(&s);
 		free(c);
 		return NULL;
@@ -255,7 +267,7 @@ static struct vmm_call *run_alone(const struct vmm_target *t, struct qmp_script 
                                   void (*on_done)(const struct err *e, void *arg), void *arg,
                                   struct err *e)
 {
-	struct vmm_call *c = create(t, on_done, arg, e);
+	struct vmm_call *c = create(t, NULL, on_done, arg, e);
 	if (c != NULL && run(c, s, e) == 0)
 		return c;
 	cancel(c);
@@ -317,7 +329,7 @@ static struct vmm_call *recover(const struct vmm_target *t, const char *snapshot
                                 void (*on_done)(const struct err *e, void *arg), void *arg,
                                 struct err *e)
 {
-	struct vmm_call *c = create(t, on_done, arg, e);
+	struct vmm_call *c = create(t, NULL, on_done, arg, e);
 	(void)snapshot;
 	if (c == NULL)
 		return NULL;

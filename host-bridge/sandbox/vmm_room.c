@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "host-bridge/sandbox/disk.h"
 #include "host-bridge/sandbox/sparse.h"
 #include "host-bridge/sandbox/task.h"
 
@@ -29,6 +30,7 @@ struct vmm_call *room_begin(const struct room_vmm *vmm, const struct vmm_target 
 	c->jailed = jailed;
 	c->loop = t->loop;
 	c->boot = *t->boot;
+	c->last = t->last;
 	c->next = steps;
 	c->on_done = on_done;
 	c->arg = arg;
@@ -169,7 +171,7 @@ int room_save_disk(const struct vmm_call *c, struct err *e)
 	char from[PATH_MAX], to[PATH_MAX];
 	room_path(c, DISK_FILE, from);
 	room_saved(c, DISK_FILE, to);
-	return c->boot.disk_mib > 0 ? sparse_copy(from, to, e) : 0;
+	return c->boot.disk_mib > 0 ? disk_save(from, to, c->last, e) : 0;
 }
 
 int room_load_disk(const struct vmm_call *c, struct err *e)

@@ -31,6 +31,7 @@ struct vmm_call {
 	struct ev_loop *loop;
 	char dir[PATH_MAX], room[PATH_MAX], snapshot[PATH_MAX]; /* the VM's directory first */
 	bool jailed;                                            /* the room is the VMM's root */
+	bool last;                                              /* to save: see vmm.h */
 	struct vmm_boot boot;
 	unsigned version; /* as ROOM_VERSION; 0: nobody has asked */
 	bool paused;

@@ -133,8 +133,11 @@ def test_a_full_disk_is_the_commands_own_trouble(box):
 def test_a_disk_survives_sleep(bridge, box):
     digest = box.out(WRITE)
     for _ in range(2):
+        disk = (bridge.directory_of(box) / "disk").stat()
         act(box, "hibernate")
         assert not bridge.directory_of(box).exists()
+        [kept] = bridge.state.glob(f"hibernated/{box.id}/disk")
+        assert kept.stat().st_ino == disk.st_ino  # it was not copied
         act(box, "wake")
         assert box.out("sha256sum </data50") == digest
         box.out("echo 3 > /proc/sys/vm/drop_caches")
