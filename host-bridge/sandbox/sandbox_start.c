@@ -126,6 +126,7 @@ static void settled(struct sandbox_start *b)
 {
 	struct sandbox *s = b->s;
 	if (!b->is_ready) {
+		ev_timer_set(&b->pause, READY_PAUSE_MS / 1e3, 0.);
 		ev_timer_start(s->set->loop, &b->pause);
 		return;
 	}
@@ -249,7 +250,7 @@ void sandbox_start(struct sandbox *s)
 	    .on_opened = on_opened, .on_frame = on_start_frame, .on_closed = on_no_state};
 	struct sandbox_start *b = s->start;
 	snprintf(b->last, sizeof(b->last), "its first try has not ended");
-	ev_timer_init(&b->pause, on_pause, READY_PAUSE_MS / 1e3, 0.);
+	ev_timer_init(&b->pause, on_pause, 0., 0.);
 	b->pause.data = b;
 	if (b->ready != NULL) {
 		ev_timer_init(&b->deadline, on_deadline,
