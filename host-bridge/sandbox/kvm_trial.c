@@ -142,12 +142,15 @@ static void on_gone(void *arg)
 	on_answer(by, owner);
 }
 
-static void settle(struct kvm_trial *t, bool usable)
+/* `why` not: NULL on success. */
+static void settle(struct kvm_trial *t, const char *why)
 {
 	if (t->answered)
 		return;
 	t->answered = true;
-	t->usable = usable;
+	t->usable = why == NULL;
+	if (why != NULL)
+		log_info("kvm", NULL, "%s: %s", t->who.at[t->tried - 1]->name, why);
 	ev_timer_stop(t->loop, &t->deadline);
 	link_destroy(t->link, false);
 	t->link = NULL;
@@ -158,13 +161,15 @@ static void on_deadline(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	(void)loop;
 	(void)revents;
-	settle(w->data, false);
+	settle(w->data, "no guest has come to life in time");
 }
 
 static void on_frame(struct link *l, const Sandgate__GuestFrame *f, void *owner)
 {
 	(void)l;
-	settle(owner, f->body_case == SANDGATE__GUEST_FRAME__BODY_PONG);
+	settle(owner, f->body_case == SANDGATE__GUEST_FRAME__BODY_PONG
+	                  ? NULL
+	                  : "its guest does not speak the protocol");
 }
 
 static void on_closed(struct link *l, const struct err *why, bool sent,
@@ -172,11 +177,10 @@ static void on_closed(struct link *l, const struct err *why, bool sent,
 {
 	struct kvm_trial *t = owner;
 	(void)l;
-	(void)why;
 	(void)sent;
 	(void)refused;
 	t->link = NULL;
-	settle(t, false);
+	settle(t, why->msg);
 }
 
 static void on_changed(struct vm *vm, void *arg)
@@ -197,14 +201,13 @@ static void on_up(struct vm *vm, void *arg)
 	t->link = link_create(t->loop, vm_endpoint(vm), KVM_TRIAL_S * 1000, NULL);
 	if (t->link == NULL ||
 	    link_open(t->link, &open, KVM_TRIAL_S * 1000, &handlers, t, NULL) < 0)
-		settle(t, false);
+		settle(t, "out of memory");
 }
 
 static void on_down(struct vm *vm, const struct err *why, void *arg)
 {
 	(void)vm;
-	(void)why;
-	settle(arg, false);
+	settle(arg, why->msg);
 }
 
 /* False when it cannot even begin. */
