@@ -53,6 +53,7 @@ static int copy_kind(struct sandbox *s, const struct sandbox *like, struct err *
 		return err_set(e, ERR_INTERNAL, "out of memory");
 	json_object_clear(s->spec.metadata);
 	s->launcher = like->launcher;
+	s->isolation = like->isolation;
 	snprintf(s->baked, sizeof(s->baked), "%s", like->baked);
 	s->restored = true;
 	return 0;
