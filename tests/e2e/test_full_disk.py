@@ -325,3 +325,68 @@ def test_a_guest_whose_memory_is_on_a_full_disk_writes_to_it_all_the_same(farm):
         bridge.free(bridge.state)
         bridge.stop()
         bridge.unmount()
+
+
+# ---- disks ----
+
+DISK = {"resources": {"memory_mib": 128, "disk_mib": 128}, "ttl_seconds": 600}
+
+
+@pytest.fixture
+def with_disk(small, box):
+    own = small.client.create(**DISK)
+    yield own
+    small.free(small.state)
+    own.delete()
+
+
+@pytest.mark.parametrize("leave", [0, 100 << 10])
+def test_a_create_without_room_for_its_disk_leaves_nothing(small, box, leave):
+    small.client.create(**DISK).delete()  # the next one is restored
+    for fresh in ({"disk_mib": 128}, {"disk_mib": 100}):
+        until(lambda: small.client.get("/v1/sandboxes").json["items"][0]["id"] == box.id, 5)
+        kept = small.files()
+        small.fill(small.state, leave)
+        body = {"template": "base", "resources": {"memory_mib": 128, **fresh}}
+        is_full(small.client.post("/v1/sandboxes", body, timeout=60))
+        small.free(small.state)
+        assert ids(small) == [box.id]
+        until(lambda: small.files() == kept, 2, "what was begun going")
+    goes_on(box)
+
+
+def test_a_disk_that_cannot_be_copied_is_told_and_its_sandbox_runs_on(small, box, with_disk):
+    digest = with_disk.out("dd if=/dev/urandom of=/data bs=1M count=50 2>/dev/null; sync;"
+                           "echo 3 > /proc/sys/vm/drop_caches; sha256sum /data")
+    reply = ask(with_disk, "snapshots")
+    assert reply.status == 201, reply.body
+    assert small.client.delete(f"/v1/snapshots/{reply.json['id']}").status == 204
+    for action in ("snapshots", "fork"):
+        kept = small.files()
+        small.fill(small.state, reply.json["bytes"] - 25 * MIB)  # for memory, not for the disk
+        is_full(ask(with_disk, action))
+        small.free(small.state)
+        until(lambda: small.files() == kept, 2, "what was begun going")
+        assert with_disk.out("sha256sum /data") == digest
+
+
+def test_one_that_cannot_wake_for_want_of_room_for_its_disk_sleeps_on(small, box, with_disk):
+    digest = with_disk.out("dd if=/dev/urandom of=/data bs=1M count=50 2>/dev/null; sync;"
+                           "echo 3 > /proc/sys/vm/drop_caches; sha256sum /data")
+    assert ask(with_disk, "hibernate").status == 200
+    kept = small.files()
+    small.fill(small.state, 25 * MIB)
+    is_full(ask(with_disk, "wake"))
+    assert (with_disk.status(), small.files()) == ("hibernated", kept)
+    small.free(small.state)
+    assert with_disk.out("sha256sum /data") == digest
+
+
+def test_a_guest_whose_disk_finds_no_room_has_io_errors_and_lives(small, box, with_disk):
+    small.fill(small.state, MIB)
+    result = with_disk.run("dd if=/dev/urandom of=/data bs=1M count=50 conv=fsync")
+    assert result["exit_code"] != 0 and "Input/output error" in result["stderr"], result
+    assert with_disk.out("echo ok") == "ok\n"
+    small.free(small.state)
+    assert with_disk.out("echo ok > /new && sync && cat /new") == "ok\n"
+    goes_on(box)
