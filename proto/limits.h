@@ -281,6 +281,10 @@
 #define REATTACH_TRIES 3
 #define REATTACH_PAUSE_MS 100
 
+/* Such tries count in a row: a link that has held for so long (seconds), or has brought
+ * something, was good. */
+#define REATTACH_GOOD_S 5
+
 /* ---- vsock device ---- */
 
 /* Connections of one VM, as in Firecracker, so that nothing relies on more. */
@@ -339,6 +343,9 @@
 #define STARTED_DEADLINE_S 60     /* … but Started: an exec may queue to be spawned */
 #define DRAIN_DEFAULT_S 20        /* --drain-seconds */
 #define LINK_LINGER_MS 1000       /* a closed link goes on sending what was queued */
+
+/* How often a link looks whether the guest still stands still (seconds). */
+#define GATE_LOOK_S 1
 
 /* Links of one sandbox that calls use at once: what a VM carries, less the spare one and those
  * that close. The last LINKS_RESERVED are for calls that end something. More wait in

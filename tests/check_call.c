@@ -152,6 +152,23 @@ START_TEST(a_lost_link_is_attached_again_where_it_broke)
 }
 END_TEST
 
+START_TEST(links_that_break_time_and_again_but_bring_something_lose_nothing)
+{
+	char want[64] = "\"stdout\":\"";
+	start("/exec");
+	for (unsigned n = 1; n <= 2 * REATTACH_TRIES; n++) {
+		agent_writes("x");
+		UNTIL(is_delivered, NULL);
+		agent_cut();
+		UNTIL(is_attached, &n);
+		strcat(want, "x");
+	}
+	fx.finished = true;
+	UNTIL(client_has, strcat(want, "\""));
+	ck_assert_uint_eq(fx.started, 1);
+}
+END_TEST
+
 START_TEST(an_exec_that_is_gone_after_the_break_is_lost)
 {
 	start(_i == 0 ? "/exec" : "/exec/stream");
@@ -380,6 +397,7 @@ int main(void)
 	tcase_add_loop_test(t, a_reply_gives_the_output_up_and_a_stream_does_not, 0, 2);
 	tcase_add_loop_test(t, each_exec_is_counted_once, 0, 5);
 	tcase_add_loop_test(t, a_lost_link_is_attached_again_where_it_broke, 0, 2);
+	tcase_add_test(t, links_that_break_time_and_again_but_bring_something_lose_nothing);
 	tcase_add_loop_test(t, an_exec_that_is_gone_after_the_break_is_lost, 0, 2);
 	tcase_add_loop_test(t, a_client_that_goes_cancels, 0, 2);
 	tcase_add_test(t, the_output_so_far_is_told_of_a_lost_exec);

@@ -325,6 +325,40 @@ START_TEST(link_waits_longer_where_others_are_only_being_opened)
 }
 END_TEST
 
+/* Before it has accepted, answered, or a second time: the time that the guest stood still is
+ * added, and no more. */
+START_TEST(guest_that_stands_still_is_waited_for)
+{
+	struct err e = {0};
+	struct link_gate g;
+	struct link_pass last;
+	uint8_t wire[128];
+	here.kind = _i == 0 ? TRANSPORT_HYBRID : TRANSPORT_UNIX;
+	fill(&g, &last, 1);
+	struct link *l = link_create_behind(&g, false, loop, &here, 150, &e);
+	open_ping(l, 150);
+	int fd = accept_if_any();
+	if (_i > 0)
+		take_open(fd);
+	if (_i == 2) {
+		say(fd, wire, pack_opened(wire, PROTOCOL_VERSION));
+		UNTIL(heard.opened);
+		link_expect(l, 150);
+	}
+	for (int n = 0; n < 2; n++) {
+		link_gate_close(&g, NULL);
+		pass(0.2);
+		ck_assert_int_eq(heard.closed, 0);
+		link_gate_open(&g);
+		pass(0.03);
+		ck_assert_int_eq(heard.closed, 0);
+	}
+	UNTIL(heard.closed);
+	ck_assert_int_eq(heard.why.code, _i == 0 ? ERR_UNREACHABLE : ERR_TIMEOUT);
+	close(fd);
+}
+END_TEST
+
 START_TEST(request_over_the_cap_is_refused_here)
 {
 	struct err e = {0};
@@ -363,6 +397,7 @@ int main(void)
 	tcase_add_test(t, link_that_is_destroyed_in_line_takes_nobodys_turn);
 	tcase_add_test(t, link_that_finds_no_room_says_so);
 	tcase_add_test(t, link_waits_longer_where_others_are_only_being_opened);
+	tcase_add_loop_test(t, guest_that_stands_still_is_waited_for, 0, 3);
 	tcase_add_test(t, request_over_the_cap_is_refused_here);
 	return run_suite("link", t) != 0;
 }

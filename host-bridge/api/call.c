@@ -1,5 +1,6 @@
 #include "host-bridge/api/call.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
@@ -27,7 +28,9 @@ struct call {
 	struct dial dial;
 	struct exec_claim claim; /* on the workspace's quota */
 	ev_timer watchdog;       /* the guest is silent past the exec's own deadline */
-	unsigned attach_tries;
+	double still;            /* sandbox_still() that the watchdog takes account of */
+	unsigned attach_tries;   /* in a row */
+	double attached_at;
 	bool replay; /* of a start that somebody has counted already */
 	bool owner;  /* of the exec: it may drop the output. Else a repetition of the request,
 	              * which stands by: it watches until the owner goes */
@@ -111,14 +114,23 @@ static const char *started(const struct call *c, bool sent)
 	return c->state == CALL_ATTACHING || sent ? "unknown" : "no";
 }
 
+/* What the guest stood still meanwhile, its exec's deadline stood, too. */
+static double stood_still(struct call *c)
+{
+	double still = sandbox_still(c->sandbox), more = still - c->still;
+	c->still = still;
+	return more > 0 ? fmax(more, 1) : 0;
+}
+
 /* The end of an exec waits behind its output: time that the client takes is not counted. */
 static void on_watchdog(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct call *c = w->data;
 	struct err e;
+	double more = stood_still(c);
 	(void)revents;
-	if (c->paused) {
-		ev_timer_set(w, EXEC_WATCHDOG_S, 0.);
+	if (c->paused || more > 0) {
+		ev_timer_set(w, c->paused ? EXEC_WATCHDOG_S : more, 0.);
 		ev_timer_start(loop, w);
 		return;
 	}
@@ -134,6 +146,7 @@ static void arm_watchdog(struct call *c)
 	    (double)(x->timeout_ms + x->grace_ms + DRAIN_MAX_MS + CLEANUP_WAIT_MS) / 1000;
 	if (x->timeout_ms == 0 || ev_is_active(&c->watchdog))
 		return;
+	c->still = sandbox_still(c->sandbox);
 	ev_timer_set(&c->watchdog, after + EXEC_WATCHDOG_S, 0.);
 	ev_timer_start(c->loop, &c->watchdog);
 }
@@ -185,6 +198,7 @@ static void on_started(struct call *c, const Sandgate__Started *s)
 	bool first = c->state == CALL_OPENING;
 	c->state = CALL_RUNNING;
 	c->owner = s->owner;
+	c->attached_at = ev_now(c->loop);
 	if (first)
 		c->replay = s->existing;
 	if (first && !s->existing)
@@ -211,6 +225,7 @@ static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
 		on_started(c, f->started);
 		break;
 	case SANDGATE__GUEST_FRAME__BODY_OUTPUT:
+		c->attach_tries = 0;
 		c->paused = !call_output_chunk(&c->out, f->output);
 		if (c->paused)
 			link_pause(d->link);
@@ -263,8 +278,9 @@ static void on_end(struct dial *d, const struct dial_end *end)
 		c->owner = false;
 	if (lost)
 		log_info("call", c->r->id, "the link to %s is lost", c->q->exec_id);
-	if (end->suspended && !c->going)
-		c->attach_tries = 0; /* no failure: the guest may be saved time and again */
+	bool good = ev_now(c->loop) - c->attached_at > REATTACH_GOOD_S;
+	if ((end->suspended || (end->opened && good)) && !c->going)
+		c->attach_tries = 0; /* the guest may be saved time and again */
 	if ((replaced || lost) && c->attach_tries++ < REATTACH_TRIES && reattach(c, &e) == 0)
 		return;
 	if (c->attach_tries > 0 && !c->going) /* whatever attaching said, the result is lost */

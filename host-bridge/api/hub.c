@@ -21,6 +21,7 @@ struct hub {
 	struct sse_text text;
 	bool attached;
 	bool retried; /* the link was lost; nothing was heard since */
+	double attached_at;
 	struct watcher_list watchers;
 };
 
@@ -166,12 +167,18 @@ static void attach(struct hub *h, struct sandbox *s)
 		fail(h, &e);
 }
 
+static double now(const struct hub *h)
+{
+	return ev_now(LIST_FIRST(&h->watchers)->r->api->loop);
+}
+
 /* A link may break though the guest is well. */
 static bool attach_again(struct hub *h, const struct dial_end *end)
 {
 	if (!h->attached || !end->opened || end->err.code != ERR_SANDBOX_LOST)
 		return false;
-	if (h->retried && !end->suspended)
+	bool good = now(h) - h->attached_at > REATTACH_GOOD_S;
+	if (h->retried && !end->suspended && !good)
 		return false;
 	h->retried = !end->suspended;
 	attach(h, h->sandbox);
@@ -242,7 +249,10 @@ static void on_output(struct hub *h, const Sandgate__Output *o)
 static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
 {
 	struct hub *h = (struct hub *)((char *)d - offsetof(struct hub, dial));
-	h->retried &= f->body_case == SANDGATE__GUEST_FRAME__BODY_STARTED;
+	bool started = f->body_case == SANDGATE__GUEST_FRAME__BODY_STARTED;
+	h->retried &= started;
+	if (started)
+		h->attached_at = now(h);
 	switch (f->body_case) {
 	case SANDGATE__GUEST_FRAME__BODY_EXEC_STATE:
 		if (!h->attached)

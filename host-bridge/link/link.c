@@ -44,6 +44,20 @@ void link_update_due(struct link *l)
 		ev_timer_stop(l->loop, &l->due);
 }
 
+bool link_put_off(struct link *l)
+{
+	double still = l->pass.in ? link_gate_still(l->pass.gate) : 0;
+	double more = l->pass.in ? still - l->still : 0;
+	if (more <= 0)
+		return false;
+	l->still = still;
+	l->connect_due += more;
+	l->try_due += more;
+	if (l->answer_due > 0)
+		l->answer_due += more;
+	return true;
+}
+
 /* Back-pressure is for what follows Opened: a paused owner still gets its answer. */
 bool link_held(const struct link *l)
 {
@@ -204,6 +218,7 @@ static void on_io(struct ev_loop *loop, ev_io *w, int revents)
 void link_send_open(struct link *l)
 {
 	l->state = OPENING;
+	link_put_off(l);
 	l->try_due = link_clock() + l->try_ms / 1e3;
 	link_update_due(l);
 	flush_out(l);
@@ -225,9 +240,17 @@ static void on_due(struct ev_loop *loop, ev_timer *w, int revents)
 	struct link *l = w->data;
 	(void)loop;
 	(void)revents;
-	if (l->state == LINGERING)
+	if (l->state == LINGERING) {
 		link_free(l);
-	else if (l->pass.waits)
+		return;
+	}
+	if (link_put_off(l)) {
+		link_update_due(l);
+		if (l->pass.gate->closed)
+			link_timer_in(l, &l->due, GATE_LOOK_S); /* or later */
+		return;
+	}
+	if (l->pass.waits)
 		link_turn_late(l);
 	else if (l->state == OPENING && l->insists && l->try_due < l->answer_due)
 		try_longer(l);
@@ -300,6 +323,7 @@ int link_open(struct link *l, Sandgate__Open *open, unsigned deadline_ms,
 	l->owner = owner;
 	l->on_end = NULL;
 	l->open_ms = deadline_ms;
+	link_put_off(l);
 	l->answer_due = link_clock() + deadline_ms / 1e3;
 	if (l->state != CONNECTING)
 		l->connect_due = l->answer_due;
@@ -336,6 +360,7 @@ void link_expect(struct link *l, unsigned deadline_ms)
 	if (l->state != OPEN)
 		return;
 	l->expect_ms = deadline_ms;
+	link_put_off(l);
 	l->answer_due = deadline_ms > 0 ? link_clock() + deadline_ms / 1e3 : 0;
 	link_update_due(l);
 }

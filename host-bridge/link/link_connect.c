@@ -44,6 +44,7 @@ static void on_turn(struct link_pass *p)
 {
 	struct link *l = (struct link *)((char *)p - offsetof(struct link, pass));
 	double now = link_clock();
+	l->still = link_gate_still(p->gate);
 	l->connect_due = now + l->connect_ms / 1e3;
 	if (l->handlers != NULL)
 		l->answer_due = now + l->open_ms / 1e3;
@@ -80,6 +81,7 @@ bool link_enter(struct link *l, struct link_gate *g, bool urgent)
 	if (!link_pass_enter(&pass))
 		return false;
 	l->pass = pass;
+	l->still = link_gate_still(g);
 	return true;
 }
 
@@ -87,10 +89,13 @@ bool link_enter(struct link *l, struct link_gate *g, bool urgent)
 
 void link_connect(struct link *l)
 {
+	bool was_in = l->pass.in;
 	if (!link_pass_enter(&l->pass)) {
 		wait_for_turn(l);
 		return;
 	}
+	if (l->pass.in && !was_in)
+		l->still = link_gate_still(l->pass.gate);
 	double left_ms = (l->connect_due - link_clock()) * 1e3;
 	unsigned one_try = CONNECT_TRY_MS;
 	if (left_ms < CONNECT_TRY_MS)

@@ -1,8 +1,9 @@
 /*
  * Bounds the connections of the links that share it: a sandbox has one for the links that its
  * calls use (LINKS_MAX and the two after it). Who finds no room waits in line: room that
- * becomes free goes to the first of those who may use it, at once. The files of a link call
- * it; it knows neither links nor time.
+ * becomes free goes to the first of those who may use it, at once. While it is closed the guest
+ * stands still, and deadlines of who is in with it. The files of a link call it; it knows no
+ * links.
  *
  *   zeroed ── enter ──► in, opening ── opened ──► in ── leave ──► zeroed
  *      └──── wait ──► in line ── on_turn ──┘
@@ -18,8 +19,9 @@ TAILQ_HEAD(link_line, link_pass);
 
 struct link_gate {
 	unsigned connected;
-	unsigned opening; /* of them, those that were not answered Opened yet */
-	bool closed;      /* nobody is let in; who waits does so without a limit */
+	unsigned opening;        /* of them, those that were not answered Opened yet */
+	bool closed;             /* nobody is let in; who waits does so without a limit */
+	double closed_at, still; /* monotonic seconds: since when; how long it was before */
 	void (*on_quiet)(struct link_gate *g); /* or NULL: see link_gate_close */
 	struct link_line line, urgent_line;
 };
@@ -41,6 +43,8 @@ void link_gate_init(struct link_gate *g);
 void link_gate_close(struct link_gate *g, void (*on_quiet)(struct link_gate *g));
 /* Let in who waits, as there is room. Harmless when it is not closed. */
 void link_gate_open(struct link_gate *g);
+/* For how long it has been closed, all in all (seconds). */
+double link_gate_still(const struct link_gate *g);
 
 /* Whether the link may connect; it counts from now on. Harmless when it does already. */
 bool link_pass_enter(struct link_pass *p);

@@ -25,6 +25,7 @@ struct link {
 	ev_timer due;       /* of the connection, of Opened, of lingering */
 	double connect_due; /* monotonic seconds */
 	double answer_due;  /* likewise; 0: no answer is due */
+	double still;       /* link_gate_still() that they take account of */
 	unsigned connect_ms, open_ms; /* what the two are set to */
 	unsigned expect_ms;           /* OPEN: what answer_due was set to, for after a pause */
 	unsigned backoff_ms;          /* before the next try */
@@ -58,6 +59,9 @@ double link_clock(void); /* monotonic seconds */
 void link_timer_in(struct link *l, ev_timer *w, double seconds);
 void link_send_open(struct link *l);
 void link_update_due(struct link *l); /* which deadline counts */
+/* The guest stood still: put the deadlines off by as much. False: it did not. Before one of
+ * them is set anew. */
+bool link_put_off(struct link *l);
 void link_update_io(struct link *l);  /* what the descriptor is watched for */
 bool link_held(const struct link *l); /* paused, and past Opened */
 bool link_frame_waits(const struct link *l);

@@ -33,6 +33,11 @@ struct sandbox_set *sandbox_set_of(const struct sandbox *s)
 	return s->set;
 }
 
+double sandbox_still(const struct sandbox *s)
+{
+	return link_gate_still(&s->gate);
+}
+
 const char *sandbox_id(const struct sandbox *s)
 {
 	return s->id;

@@ -119,6 +119,9 @@ struct vm_usage_call *sandbox_usage(const struct sandbox *s,
 void sandbox_event(struct sandbox *s, const char *type, const char *exec_id,
                    const char *detail);
 struct sandbox_set *sandbox_set_of(const struct sandbox *s);
+/* For how long its guest has stood still for a pause or a snapshot, all in all (seconds): its
+ * clocks know nothing of it. */
+double sandbox_still(const struct sandbox *s);
 const char *sandbox_id(const struct sandbox *s);
 enum sandbox_status sandbox_status(const struct sandbox *s);
 const char *sandbox_status_name(enum sandbox_status status);

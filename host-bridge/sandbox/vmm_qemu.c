@@ -17,7 +17,6 @@
 #include "host-bridge/sandbox/vmm.h"
 #include "proto/limits.h"
 
-#define RECOVER_TRIES 20
 #define RECOVER_PAUSE_S 0.1
 
 struct vmm_call {
@@ -27,7 +26,7 @@ struct vmm_call {
 	struct qmp *qmp;
 	struct task *copy;
 	struct err failure; /* the first */
-	unsigned tries;     /* left, to recover */
+	double until;       /* to recover by, in the loop's time */
 	ev_timer again;     /* before the next */
 	/* When neither a conversation nor a copy is under way: what is next. NULL: done. */
 	void (*next)(struct vmm_call *c);
@@ -316,7 +315,7 @@ static void on_recovered(const struct err *e, void *arg)
 {
 	struct vmm_call *c = arg;
 	c->qmp = NULL;
-	if (e != NULL && c->tries-- > 1) {
+	if (e != NULL && ev_now(c->target.loop) < c->until) {
 		ev_timer_set(&c->again, RECOVER_PAUSE_S, 0.);
 		ev_timer_start(c->target.loop, &c->again);
 		return;
@@ -333,7 +332,7 @@ static struct vmm_call *recover(const struct vmm_target *t, const char *snapshot
 	(void)snapshot;
 	if (c == NULL)
 		return NULL;
-	c->tries = RECOVER_TRIES;
+	c->until = ev_now(t->loop) + VMM_CALL_S;
 	ev_timer_set(&c->again, 0., 0.); /* on_done never comes from inside */
 	ev_timer_start(t->loop, &c->again);
 	return c;
