@@ -30,6 +30,8 @@ void agent_learn_features(struct agent *a)
 	if (spawner_has_clone3(a->spawner))
 		a->features[a->feature_count++] = "clone3";
 	a->features[a->feature_count++] = "snapshot";
+	if (a->config->manage_machine)
+		a->features[a->feature_count++] = "machine";
 	a->features[a->feature_count++] = "follow";
 	if (uname(&u) == 0) {
 		snprintf(a->kernel, sizeof(a->kernel), "%s", u.release);

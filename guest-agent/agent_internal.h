@@ -9,7 +9,7 @@
 #include "guest-agent/listen.h"
 #include "guest-agent/session.h"
 
-#define AGENT_FEATURES_MAX 9
+#define AGENT_FEATURES_MAX 10
 
 struct agent {
 	struct config *config;
