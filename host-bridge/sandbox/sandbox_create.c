@@ -52,10 +52,6 @@ static int settle_disks(struct sandbox *s, const struct template *t, struct err 
 	struct sandbox_spec *spec = &s->spec;
 	if (spec->disk_mib == 0)
 		spec->disk_mib = t->disk_mib;
-	if (!s->launcher->takes_disks && (spec->disk_mib != 0 || t->root[0] != '\0'))
-		return err_set(e, ERR_LAUNCHER_FAILED,
-		               "the template has a disk, and the launcher %s offers none",
-		               s->launcher->name);
 	return t->root[0] != '\0' ? image_keep(s->set->state_dir, t->root, spec->image, e) : 0;
 }
 

@@ -239,6 +239,10 @@ static int fill(const json_t *json, const char *dir, const char *vmm, struct tem
 		return -1;
 	if (root != NULL && find_file(root, "root", dir, t->root, e) < 0)
 		return -1;
+	if ((root != NULL || t->disk_mib > 0) && strcmp(vmm, "uml") == 0)
+		return invalid(e, strrchr(dir, '/') + 1,
+		               root != NULL ? "root" : "resources.disk_mib",
+		               "cannot be had from uml, which has no disks");
 	return library != NULL ? find_file(library, preload, dir, t->preload, e) : 0;
 }
 

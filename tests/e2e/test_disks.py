@@ -3,7 +3,9 @@ own on top of it, or on top of the initramfs."""
 import json
 import pathlib
 import shutil
+import socket
 import subprocess
+import time
 
 import pytest
 
@@ -14,7 +16,7 @@ MIB = 1 << 20
 APPLETS = "sh cat df dd ls mount mv rm sync sleep stat touch chmod grep wc sha256sum".split()
 
 
-def make_image(path, tree):
+def make_image(path, tree, text="of the image\n"):
     """An ext4 image with busybox and some files to tell it by."""
     for name in ("bin", "etc", "root", "dev", "proc", "sys", "run", "tmp", "data/sub"):
         (tree / name).mkdir(parents=True)
@@ -26,7 +28,7 @@ def make_image(path, tree):
     (tree / "etc/group").write_text("root:x:0:\nown:x:1234:\n")
     (tree / "etc/hostname").write_text("imaged\n")
     (tree / "etc/machine-id").touch()
-    (tree / "data/file").write_text("of the image\n")
+    (tree / "data/file").write_text(text)
     (tree / "data/big").write_bytes(b"big\n" * MIB)
     subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", tree, path, "48M"], check=True)
 
@@ -238,3 +240,102 @@ def test_a_guest_without_its_root_does_not_run(bridge, content, why):
     shutil.rmtree(home)
     assert (reply.status, reply.code) == (502, "launcher.failed")
     assert reply.error["message"].startswith(f"the guest cannot start: {why}")
+
+
+@pytest.mark.parametrize("disk_mib", [15, (1 << 20) + 1, "64", 64.5])
+def test_sizes_that_cannot_be_are_refused(bridge, disk_mib):
+    reply = bridge.client.post("/v1/sandboxes", {"resources": {"disk_mib": disk_mib}})
+    assert (reply.status, reply.code) == (400, "request.invalid_field")
+    assert reply.error["details"]["field"] == "resources.disk_mib"
+
+
+@pytest.mark.parametrize("other", ["local", "uml"])
+def test_launchers_without_disks_refuse_one(farm, other):
+    reply = farm.bridge(other).client.post("/v1/sandboxes", {
+        "template": "base", "resources": {"disk_mib": 64}})
+    assert (reply.status, reply.code) == (422, "limit.unsupported")
+    assert reply.error["details"]["field"] == "resources.disk_mib"
+
+
+def test_what_was_made_from_an_image_keeps_it_when_the_template_is_built_anew(bridge, tmp_path):
+    slept, saved = (bridge.client.create(template="image", ttl_seconds=600) for _ in range(2))
+    act(slept, "hibernate")
+    snap = snapshot(saved)
+    make_image(tmp_path / "root.ext4", tmp_path / "tree", "of another image\n")
+    kept = bridge.image.with_name("kept.ext4")
+    bridge.image.rename(kept)
+    (tmp_path / "root.ext4").rename(bridge.image)
+    try:
+        made = bridge.client.create(template="image", ttl_seconds=600)
+        assert made.info["boot_mode"] == "boot"
+        clone = restore(bridge.client, snap)
+        for b in (slept, saved, clone):
+            b.out(DROP)
+        assert [b.out("cat /data/file") for b in (slept, saved, clone, made)] == \
+            ["of the image\n"] * 3 + ["of another image\n"]
+        bridge.kill()
+        bridge.start()  # lets go of images that nothing needs
+        clones = [restore(bridge.client, snap), clone, slept, made]
+        for b in clones + [saved]:
+            assert b.delete().status == 204
+        assert bridge.client.delete(f"/v1/snapshots/{snap['id']}").status == 204
+        assert len(list(bridge.state.glob("images/*"))) == 2
+    finally:
+        kept.rename(bridge.image)
+
+
+def test_a_restarted_bridge_takes_disks_up_and_lets_go_of_images(bridge):
+    box = bridge.client.create(template="image", ttl_seconds=600, resources={"disk_mib": 64})
+    digest = box.out("echo kept > /kept; sync; sha256sum /data/big /kept")
+    bridge.kill()
+    bridge.start()
+    box = Sandbox(bridge.client, {"id": box.id})
+    [child] = [Sandbox(box.client, item) for item in act(box, "fork")["items"]]
+    for b in (box, child):
+        b.out(DROP)
+        assert b.out("sha256sum /data/big /kept") == digest
+        b.delete()
+    assert not list(bridge.state.glob("vm/*"))
+    bridge.kill()
+    bridge.start()
+    assert not list(bridge.state.glob("images/*"))
+
+
+def test_a_create_that_a_killed_bridge_cut_off_leaves_no_disk(bridge):
+    """At moments spread over the whole of it."""
+    for delay in (0, 0.005, 0.01, 0.02, 0.05, 0.3):
+        body = {"template": "image", "resources": {"disk_mib": 1024 + int(delay * 1000)}}
+        connection = bridge.client.send("POST", "/v1/sandboxes", body)
+        time.sleep(delay)  # the moment of the fault, not a wait for anything
+        bridge.kill()
+        connection.close()
+        bridge.start()
+        until(lambda: not list(bridge.state.glob("vm/*")), 10, "what was begun going")
+        assert bridge.client.get("/v1/sandboxes").json["items"] == []
+
+
+def shut_down(bridge, box):
+    """Tell its agent to end the machine: a frame with Open {protocol_version: 1, shutdown: {
+    grace_ms: 5000}}."""
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(str(bridge.directory_of(box) / "vsock.sock"))
+        s.sendall(b"CONNECT 523\n")
+        assert s.recv(1) == b"O"
+        while s.recv(1) != b"\n":
+            pass
+        s.sendall(bytes([0, 0, 0, 10, 0x0a, 8, 8, 1, 0x92, 1, 3, 8, 0x88, 0x27]))
+        assert s.recv(4)
+
+
+def test_an_orderly_end_lets_commands_end_and_writes_the_disk_out(bridge):
+    box = bridge.client.create(template="image", ttl_seconds=600, resources={"disk_mib": 64})
+    box.start("trap 'echo told-to-end > /ended; exit' TERM; echo > /ready; while :; do sleep 0.1;"
+              "done", timeout_seconds=None)
+    until(lambda: box.run("stat /ready")["exit_code"] == 0, 10)
+    with open(bridge.directory_of(box) / "disk", "rb") as disk:  # outlives its directory
+        box.out("echo not-yet-written > /file")
+        shut_down(bridge, box)
+        until(lambda: box.status() == "failed", 20, "the machine's end")
+        written = disk.read()
+    assert [w in written for w in (b"not-yet-written", b"told-to-end")] == [True, True]
+    box.delete()

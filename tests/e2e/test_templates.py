@@ -53,6 +53,11 @@ def test_a_template_of_ones_own_boots(own):
     ({"resources": {"memory_mib": 1}}, "resources.memory_mib must be a whole number from 64"),
     ({"resources": {"vcpus": 1.5}}, "resources.vcpus must be a whole number from 1"),
     ({"resources": {"disk": 1}}, "resources.disk is not known"),
+    ({"resources": {"disk_mib": 15}}, "resources.disk_mib must be a whole number from 16"),
+    ({"resources": {"disk_mib": 64}}, "resources.disk_mib cannot be had from uml"),
+    ({"root": 5}, "root must be a string"),
+    ({"root": "none.ext4"}, "root names none.ext4, which is missing"),
+    ({"root": "image.cpio"}, "root cannot be had from uml"),
     ({"resources": 3}, "resources must be an object"),
     ({"kernels": ["x"]}, "kernels must be an object"),
     ({"initrds": {"uml": 5}}, "initrds.uml must be a file's name"),
@@ -78,4 +83,5 @@ def test_a_template_that_is_not_there_is_not_found(own, name):
 def test_a_missing_file_is_named(own):
     own.write("mine", {**GOOD, "initrds": {"uml": "none.cpio"}})
     reply = own.client.post("/v1/sandboxes", {"template": "mine"})
-    assert (reply.status, reply.error["message"]) == (502, "the template's initrd is missing")
+    assert (reply.status, reply.error["message"]) == \
+        (502, "mine/template.json: initrds.uml names none.cpio, which is missing")
