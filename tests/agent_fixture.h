@@ -202,6 +202,37 @@ static inline void host_expect_only(struct host *h, Sandgate__GuestFrame__BodyCa
 	host_free(host_expect(h, body));
 }
 
+static inline void host_expect_end(struct host *h)
+{
+	ck_assert(host_next(h) == NULL);
+	host_close(h);
+}
+
+/* A session of any operation, up to Opened. */
+static inline struct host *host_opened(Sandgate__Open__OpCase op, void *message)
+{
+	struct host *h = host_connect();
+	host_open(h, op, message);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OPENED);
+	return h;
+}
+
+/* The only answer to an operation; to be freed. */
+static inline Sandgate__GuestFrame *host_ask(Sandgate__Open__OpCase op, void *message,
+                                             Sandgate__GuestFrame__BodyCase body)
+{
+	struct host *h = host_opened(op, message);
+	Sandgate__GuestFrame *g = host_expect(h, body);
+	host_expect_end(h);
+	return g;
+}
+
+static inline void host_ask_only(Sandgate__Open__OpCase op, void *message,
+                                 Sandgate__GuestFrame__BodyCase body)
+{
+	host_free(host_ask(op, message, body));
+}
+
 /* All that an owner or watcher gets up to Exit. */
 struct transcript {
 	char *out[2];
@@ -264,6 +295,13 @@ static inline struct transcript host_read_all(struct host *h, uint64_t from)
 	}
 }
 
+static inline struct transcript host_finish(struct host *h, uint64_t from)
+{
+	struct transcript t = host_read_all(h, from);
+	host_close(h);
+	return t;
+}
+
 /* An Exec with the bridge's usual defaults. */
 static inline Sandgate__Exec exec_message(const char *id, const char *cmd)
 {
@@ -299,27 +337,21 @@ static inline struct transcript host_run(Sandgate__Exec *m)
 {
 	struct host *h = host_exec(m);
 	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OPENED);
-	struct transcript t = host_read_all(h, 0);
+	struct transcript t = host_finish(h, 0);
 	ck_assert_msg(t.result != NULL, "refused: %s", t.last->refused->message);
-	host_close(h);
 	return t;
 }
 
-/* Refused with `code` and `field` is the last thing that is said, after Opened perhaps. */
+/* Refused with `code` and `field` is the next thing that is said, and the last. */
 static inline void host_expect_refused(struct host *h, enum err_code code, const char *field)
 {
 	Sandgate__GuestFrame *g = host_next(h);
 	ck_assert(g != NULL);
-	if (g->body_case == SANDGATE__GUEST_FRAME__BODY_OPENED) {
-		host_free(g);
-		g = host_next(h);
-	}
 	ck_assert_int_eq(g->body_case, SANDGATE__GUEST_FRAME__BODY_REFUSED);
 	ck_assert_int_eq(g->refused->code, code);
 	ck_assert_str_eq(g->refused->field, field);
 	host_free(g);
-	ck_assert(host_next(h) == NULL);
-	host_close(h);
+	host_expect_end(h);
 }
 
 /* Start an exec, up to Started. */
@@ -337,6 +369,13 @@ static inline struct host *host_attached(const char *id, Sandgate__Role role, ui
 	struct host *h = host_attach(id, role, offset);
 	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OPENED);
 	return h;
+}
+
+static inline void host_forget(const char *id)
+{
+	Sandgate__ForgetExec m = SANDGATE__FORGET_EXEC__INIT;
+	m.exec_id = (char *)id;
+	host_ask_only(SANDGATE__OPEN__OP_FORGET_EXEC, &m, SANDGATE__GUEST_FRAME__BODY_DONE);
 }
 
 static inline void host_cancel(struct host *h, Sandgate__CancelReason reason)
