@@ -43,9 +43,10 @@ class Monitor:
 
 
 class VM:
-    """Its agent listens behind the hybrid socket `vsock`. `state`: a file to start from."""
+    """Its agent listens behind the hybrid socket `vsock`. `state`: a file to start from; `more`:
+    words for QEMU."""
 
-    def __init__(self, directory, state=None):
+    def __init__(self, directory, state=None, initrd=ROOTFS / "base.cpio", words="", more=()):
         self.directory, self.vsock = directory, directory / "vsock.sock"
         directory.mkdir()
         directory.chmod(0o777)  # the device is nobody
@@ -58,8 +59,8 @@ class VM:
             ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-nographic", "-no-reboot",
              "-M", "q35,memory-backend=ram", "-accel", "tcg", "-cpu", "max", "-m", "256M",
              "-object", "memory-backend-memfd,id=ram,size=256M,share=on",
-             "-kernel", ROOTFS / "vmlinux", "-initrd", ROOTFS / "base.cpio",
-             "-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off",
+             "-kernel", ROOTFS / "vmlinux", "-initrd", initrd, *more,
+             "-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off " + words,
              "-serial", "file:console", "-device", "pcie-root-port,id=port0,chassis=1,slot=1",
              "-qmp", "unix:qmp.sock,server=on,wait=off",
              *(["-incoming", "defer"] if state else self.words())],

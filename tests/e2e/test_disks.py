@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from bridge import ROOTFS
+from bridge import AGENT, ROOT, ROOTFS
 from client import Sandbox, until
+from own_vm import VM
 
 MIB = 1 << 20
 APPLETS = "sh cat df dd ls mount mv rm sync sleep stat touch chmod grep wc sha256sum".split()
@@ -339,3 +340,62 @@ def test_an_orderly_end_lets_commands_end_and_writes_the_disk_out(bridge):
         written = disk.read()
     assert [w in written for w in (b"not-yet-written", b"told-to-end")] == [True, True]
     box.delete()
+
+
+# ---- an image with the agent in it, whose kernel has mounted the root by itself ----
+
+def make_initramfs(path, tree):
+    """What stands for a kernel with everything in it: it finds the disk, mounts it and is gone."""
+    (tree / "bin").mkdir(parents=True)
+    for name in ("dev", "proc", "new"):
+        (tree / name).mkdir()
+    shutil.copy("/bin/busybox", tree / "bin/busybox")
+    for applet in ("sh", "mount", "insmod", "switch_root"):
+        (tree / "bin" / applet).symlink_to("busybox")
+    with open(ROOTFS / "base.cpio", "rb") as f:
+        for _ in range(4):  # archives that follow one another
+            subprocess.run(["cpio", "-idmu", "--quiet", "lib/*", "etc/sandgate/*"], cwd=tree,
+                           stdin=f, check=True)
+    (tree / "init").write_text("""#!/bin/sh
+mount -t devtmpfs dev /dev
+while read module; do insmod $module; done < /etc/sandgate/modules
+while read module; do insmod $module; done < /etc/sandgate/modules-disk
+mount -t ext4 -o ro /dev/vda /new
+exec switch_root /new /sbin/init
+""")
+    (tree / "init").chmod(0o755)
+    names = "\n".join(str(p.relative_to(tree)) for p in sorted(tree.rglob("*")))
+    with open(path, "wb") as f:
+        subprocess.run(["cpio", "-o", "-H", "newc", "--quiet", "-R", "0:0"], cwd=tree, stdout=f,
+                       input=names.encode(), check=True)
+
+
+@pytest.fixture(params=[False, True], ids=["memory", "disk"])
+def baked_vm(farm, local_bridge, tmp_path, request):
+    """One whose image has the agent as its init, attached to a bridge; whether with a disk."""
+    image, disk = tmp_path / "root.ext4", tmp_path / "disk.ext4"
+    make_image(image, tmp_path / "tree")
+    subprocess.run([ROOT / "rootfs/bake", "--agent", AGENT, image], check=True)
+    subprocess.run(["mke2fs", "-q", "-t", "ext4", disk, "64M"], check=True)
+    make_initramfs(tmp_path / "initramfs", tmp_path / "initramfs-tree")
+    farm.count += 1
+    vm = VM(local_bridge.attach / f"vm{farm.count}", initrd=tmp_path / "initramfs",
+            words="sandgate.disk=/dev/vdb" if request.param else "", more=[
+                "-drive", f"file={image},format=raw,if=virtio,readonly=on",
+                "-drive", f"file={disk},format=raw,if=virtio"])
+    box = local_bridge.client.create(
+        template=None, attach={"transport": "hybrid", "path": str(vm.vsock)}, ttl_seconds=600)
+    box.image, box.on_disk = image, request.param
+    yield box
+    box.delete()
+    vm.stop()
+
+
+def test_a_root_that_the_kernel_has_mounted_gets_a_layer_to_write_to(baked_vm):
+    before = baked_vm.image.read_bytes()
+    assert baked_vm.out("mount | grep -c ' on / type overlay'") == "1\n"
+    assert baked_vm.out("echo changed >> /data/file; mv /data/sub /data/moved; cat /data/file;"
+                        "ls /data") == "of the image\nchanged\nbig\nfile\nmoved\n"
+    assert (50 < size_mib(baked_vm) < 64) == baked_vm.on_disk
+    assert baked_vm.out("cat /etc/machine-id | wc -c") == "33\n"
+    assert baked_vm.image.read_bytes() == before
