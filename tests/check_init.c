@@ -1,11 +1,16 @@
 #include <check.h>
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "guest-agent/init.h"
+#include "guest-agent/init_parts.h"
 #include "tests/suite_fixture.h"
 
 static struct ev_loop *loop;
@@ -150,6 +155,53 @@ START_TEST(powering_off_is_for_init_only)
 }
 END_TEST
 
+/* ---- what the kernel was told ---- */
+
+/* In a namespace of this process, as all of a test that needs it. */
+static void tell_kernel(const char *words)
+{
+	char path[] = "/tmp/check-init-XXXXXX";
+	int fd = mkstemp(path);
+
+	ck_assert_int_eq(write(fd, words, strlen(words)), (int)strlen(words));
+	close(fd);
+	ck_assert_int_eq(unshare(CLONE_NEWNS), 0);
+	ck_assert_int_eq(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+	ck_assert_int_eq(mount(path, "/proc/cmdline", NULL, MS_BIND, NULL), 0);
+	unlink(path);
+}
+
+START_TEST(the_last_word_of_a_name_counts)
+{
+	char value[16] = "as it was";
+
+	tell_kernel("console=ttyS0 sandgate.root=/dev/a quiet xsandgate.disk=/dev/x"
+	            " sandgate.root=/dev/b sandgate.token\n");
+	ck_assert(!init_word("sandgate.disk=", value, sizeof(value)));
+	ck_assert(!init_word("sandgate.token=", value, sizeof(value)));
+	ck_assert_str_eq(value, "as it was");
+	ck_assert(init_word("sandgate.root=", value, sizeof(value)));
+	ck_assert_str_eq(value, "/dev/b");
+	ck_assert(init_word("sandgate.root=", value, 4));
+	ck_assert_str_eq(value, "/de");
+}
+END_TEST
+
+START_TEST(a_root_that_can_be_written_to_stays_as_it_is)
+{
+	struct stat before, after;
+
+	tell_kernel("quiet\n");
+	ck_assert_int_eq(stat("/", &before), 0);
+	ck_assert_int_eq(init_root(), 0);
+	ck_assert_int_eq(stat("/", &after), 0);
+	ck_assert_uint_eq(before.st_ino, after.st_ino);
+	ck_assert_uint_eq(before.st_dev, after.st_dev);
+	ck_assert_uint_eq(init_disks()[0], 0);
+	ck_assert_uint_eq(init_disks()[1], 0);
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t = new_case("init", setup, teardown);
@@ -159,5 +211,10 @@ int main(void)
 	tcase_add_test(t, a_grandchild_without_parent_comes_to_us);
 	tcase_add_test(t, many_orphans_at_once_are_all_reaped);
 	tcase_add_test(t, powering_off_is_for_init_only);
-	return run_suite("init", t) != 0;
+	TCase *told = new_case("told", NULL, NULL);
+	if (geteuid() == 0) {
+		tcase_add_test(told, the_last_word_of_a_name_counts);
+		tcase_add_test(told, a_root_that_can_be_written_to_stays_as_it_is);
+	}
+	return run_suite("init", t, told) != 0;
 }
