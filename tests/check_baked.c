@@ -41,6 +41,8 @@ static void setup(void)
 	ck_assert_int_eq(chmod(program, 0700), 0);
 	request.vcpus = 1;
 	request.memory_mib = 256;
+	request.disk_mib = 0;
+	request.template.root[0] = '\0';
 	host.kvm = NULL;
 	launcher =
 	    (struct launcher){.name = "some", .program = program, .isolation = isolation};
@@ -92,8 +94,19 @@ static void other_launcher(void)
 	launcher.name = "other";
 }
 
-static void (*const changes[])(void) = {other_memory, other_cpus, other_isolation, other_image,
-                                        other_launcher};
+static void other_disk(void)
+{
+	request.disk_mib = 64;
+}
+
+static void other_root(void)
+{
+	make_file(request.template.root, "root", "an image of its root");
+}
+
+static void (*const changes[])(void) = {other_memory, other_cpus, other_isolation,
+                                        other_image,  other_disk, other_launcher,
+                                        other_root};
 
 START_TEST(whatever_the_guest_depends_on_changes_the_place)
 {

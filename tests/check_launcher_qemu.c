@@ -81,6 +81,54 @@ START_TEST(its_cgroup_is_bounded_by_what_the_vm_has)
 }
 END_TEST
 
+/* Its words from the first -blockdev on that are about disks, each followed by a blank. */
+static const char *disk_words(const struct vm_command *c)
+{
+	static char text[1024];
+	size_t n = 0;
+	text[0] = '\0';
+	for (unsigned i = 0; i + 1 < c->argc; i++)
+		if (strcmp(c->argv[i], "-blockdev") == 0 ||
+		    strncmp(c->argv[i + 1], "virtio-blk", 10) == 0)
+			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s %s ", c->argv[i],
+			                      c->argv[i + 1]);
+	return text;
+}
+
+/* A state that is loaded finds its disks where they were saved. */
+START_TEST(disks_are_at_the_same_places_when_it_is_restored)
+{
+	char booted[1024];
+	strcpy(request.template.root, "/state/images/1");
+	request.disk_mib = 64;
+	const struct vm_command *c = make_plan();
+	ck_assert_str_eq(disk_words(c),
+	                 "-blockdev driver=file,node-name=root,read-only=on,"
+	                 "filename=/state/images/1 "
+	                 "-device virtio-blk-pci,id=root0,drive=root,addr=0x10 "
+	                 "-blockdev driver=file,node-name=disk,cache.no-flush=on,filename=disk "
+	                 "-device virtio-blk-pci,id=disk0,drive=disk,addr=0x11,"
+	                 "werror=report,rerror=report ");
+	strcpy(booted, disk_words(c));
+	ck_assert_uint_eq(plan.boot.disk_mib, 64);
+	ck_assert_str_eq(plan.boot.root, "/state/images/1");
+	ck_assert_uint_eq(plan.boot.disk_owner, 70007);
+	vm_plan_free(&plan);
+	memset(&plan, 0, sizeof(plan));
+	request.restore = "/state/snapshots/s";
+	int rc = launcher_plan(&launcher_qemu, &host, &request, &plan, &e);
+	ck_assert_msg(rc == 0, "%s", e.msg);
+	ck_assert_str_eq(disk_words(&plan.command[0]), booted); /* it starts first */
+}
+END_TEST
+
+START_TEST(without_disks_it_has_none)
+{
+	ck_assert_str_eq(disk_words(make_plan()), "");
+	ck_assert_uint_eq(plan.boot.disk_mib, 0);
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t = new_case("launcher_qemu", setup, teardown);
@@ -89,5 +137,7 @@ int main(void)
 		tcase_add_test(t, others_start_it_as_they_are);
 	}
 	tcase_add_test(t, its_cgroup_is_bounded_by_what_the_vm_has);
+	tcase_add_test(t, disks_are_at_the_same_places_when_it_is_restored);
+	tcase_add_test(t, without_disks_it_has_none);
 	return run_suite("launcher_qemu", t) != 0;
 }
