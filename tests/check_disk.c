@@ -209,12 +209,22 @@ START_TEST(an_image_that_was_written_to_is_refused)
 }
 END_TEST
 
+START_TEST(an_image_that_vms_may_not_read_is_refused)
+{
+	write_at("root", 0, "for root alone");
+	ck_assert_int_eq(chmod(at("root"), 0600), 0);
+	ck_assert_int_lt(image_keep(dir, at("root"), key, &e), 0);
+	ck_assert_int_eq(e.code, ERR_LAUNCHER_FAILED);
+}
+END_TEST
+
 /* /dev/shm stands for another file system than /tmp's. */
 START_TEST(an_image_elsewhere_is_referred_to)
 {
 	char other[] = "/dev/shm/check-disk-XXXXXX";
 	int fd = mkstemp(other);
 	ck_assert_int_ge(fd, 0);
+	ck_assert_int_eq(fchmod(fd, 0644), 0);
 	ck_assert_int_eq(write(fd, "image", 5), 5);
 	ck_assert_int_eq(image_keep(dir, other, key, &e), 0);
 	ck_assert_int_eq(image_path(dir, key, path, &e), 0);
@@ -265,6 +275,8 @@ int main(void)
 	tcase_add_test(images, an_image_outlives_its_templates_next_one);
 	tcase_add_test(images, an_image_that_was_written_to_is_refused);
 	tcase_add_test(images, an_image_elsewhere_is_referred_to);
+	if (geteuid() == 0)
+		tcase_add_test(images, an_image_that_vms_may_not_read_is_refused);
 	tcase_add_test(images, what_nothing_needs_is_let_go);
 	return run_suite("disk", disks, images) != 0;
 }

@@ -21,6 +21,10 @@ static int make_key(const char *path, char key[IMAGE_KEY_MAX], struct err *e)
 		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the template's root");
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, ERR_LAUNCHER_FAILED, "the template's root is no file");
+	if (geteuid() == 0 && !(st.st_mode & S_IROTH))
+		return err_set(e, ERR_LAUNCHER_FAILED,
+		               "the template's root is not readable by everybody: VMs run as"
+		               " users of their own");
 	const uint64_t facts[] = {(uint64_t)st.st_ino, (uint64_t)st.st_size,
 	                          (uint64_t)st.st_mtim.tv_sec, (uint64_t)st.st_mtim.tv_nsec};
 	crypto_generichash(digest, sizeof(digest), (const uint8_t *)facts, sizeof(facts), NULL,
