@@ -19,7 +19,8 @@
 #include "proto/limits.h"
 #include "tests/suite_fixture.h"
 
-#define FIXTURE_PATIENCE_S 10.0
+#define FIXTURE_PATIENCE_S 20.0
+#define AT_ONCE_MS 10000 /* far less than what would be waited for, on a busy machine, too */
 
 #define BYTES(s) ((ProtobufCBinaryData){sizeof(s) - 1, (uint8_t *)(s)})
 
@@ -39,10 +40,9 @@ static void on_host_event(struct ev_loop *loop, ev_io *w, int revents)
 	(void)loop, (void)w, (void)revents;
 }
 
-static void on_out_of_patience(struct ev_loop *loop, ev_timer *w, int revents)
+static void on_tick(struct ev_loop *loop, ev_timer *w, int revents)
 {
-	(void)loop, (void)revents;
-	*(bool *)w->data = true;
+	(void)loop, (void)w, (void)revents;
 }
 
 static inline void fixture_setup(void)
@@ -61,37 +61,32 @@ static inline struct ev_loop *fixture_loop(void)
 	return agent_loop(fixture_agent);
 }
 
-/* Turn the loop until `done` says so; fails the test when that takes too long. */
+/* Turn the loop until `done` says so, which may be of something that the loop is not told of;
+ * fails the test when that takes too long. */
 static inline void turn_until(bool (*done)(void *arg), void *arg)
 {
-	bool late = false;
-	ev_timer patience;
-	ev_timer_init(&patience, on_out_of_patience, FIXTURE_PATIENCE_S, 0);
-	patience.data = &late;
+	ev_tstamp end = ev_time() + FIXTURE_PATIENCE_S;
+	ev_timer tick;
+	ev_timer_init(&tick, on_tick, 0.02, 0.02);
 	ev_now_update(fixture_loop());
-	ev_timer_start(fixture_loop(), &patience);
+	ev_timer_start(fixture_loop(), &tick);
 	while (!done(arg)) {
 		ev_run(fixture_loop(), EVRUN_ONCE);
-		ck_assert_msg(!late, "nothing happened for %g s", FIXTURE_PATIENCE_S);
+		ck_assert_msg(ev_time() < end, "nothing happened for %g s", FIXTURE_PATIENCE_S);
 	}
-	ev_timer_stop(fixture_loop(), &patience);
+	ev_timer_stop(fixture_loop(), &tick);
 }
 
-static bool is_over(void *arg)
+static bool is_past(void *end)
 {
-	return *(bool *)arg;
+	return ev_time() >= *(ev_tstamp *)end;
 }
 
 /* Let the agent live for `seconds`. */
 static inline void turn_for(double seconds)
 {
-	bool over = false;
-	ev_timer t;
-	ev_timer_init(&t, on_out_of_patience, seconds, 0);
-	t.data = &over;
-	ev_now_update(fixture_loop());
-	ev_timer_start(fixture_loop(), &t);
-	turn_until(is_over, &over);
+	ev_tstamp end = ev_time() + seconds;
+	turn_until(is_past, &end);
 }
 
 static inline struct host *host_connect(void)
@@ -309,7 +304,7 @@ static inline Sandgate__Exec exec_message(const char *id, const char *cmd)
 	m.exec_id = (char *)id;
 	m.cmd = (ProtobufCBinaryData){strlen(cmd), (uint8_t *)cmd};
 	m.grace_ms = 200;
-	m.timeout_ms = 8000;
+	m.timeout_ms = 30000;
 	m.link_grace_ms = 30000;
 	return m;
 }
@@ -411,11 +406,20 @@ static inline void host_send_stdin(struct host *h, const char *text, const uint6
 /* All that a watcher gets of an exec, once it is over. */
 static inline struct transcript host_outcome_of(const char *id)
 {
-	struct host *h = host_attach(id, SANDGATE__ROLE__ROLE_OUTPUT, 0);
-	struct transcript t = host_read_all(h, 0);
+	struct transcript t = host_finish(host_attach(id, SANDGATE__ROLE__ROLE_OUTPUT, 0), 0);
 	ck_assert(t.result != NULL);
-	host_close(h);
 	return t;
+}
+
+/* An exec ends by `reason`; after how long (ms). */
+static inline uint64_t host_expect_cancelled(const char *id, Sandgate__CancelReason reason)
+{
+	struct transcript t = host_outcome_of(id);
+	uint64_t took = t.result->duration_ms;
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_CANCELLED);
+	ck_assert_int_eq(t.result->cancel_reason, reason);
+	transcript_free(&t);
+	return took;
 }
 
 #endif

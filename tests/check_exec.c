@@ -44,12 +44,12 @@ END_TEST
 START_TEST(timeout_keeps_what_was_printed)
 {
 	Sandgate__Exec m = exec_message("x", "echo partial; sleep 60");
-	m.timeout_ms = 300;
+	m.timeout_ms = 1000;
 	struct transcript t = host_run(&m);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
 	ck_assert_int_eq(t.result->exit_code, 124);
 	ck_assert_str_eq(t.out[0], "partial\n");
-	ck_assert_uint_ge(t.result->duration_ms, 300);
+	ck_assert_uint_ge(t.result->duration_ms, 1000);
 	transcript_free(&t);
 }
 END_TEST
@@ -58,11 +58,12 @@ START_TEST(timeout_is_a_timeout_even_if_a_trap_exits_0)
 {
 	Sandgate__Exec m =
 	    exec_message("x", "trap 'exit 0' TERM; while :; do sleep 0.05; done");
-	m.timeout_ms = 300;
-	m.grace_ms = 5000;
+	m.timeout_ms = 1000; /* the trap is set by then */
+	m.grace_ms = 60000;
 	struct transcript t = host_run(&m);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
-	ck_assert_uint_lt(t.result->duration_ms, 3000);
+	ck_assert_int_eq(t.result->signal, 0);
+	ck_assert_uint_lt(t.result->duration_ms, AT_ONCE_MS);
 	transcript_free(&t);
 }
 END_TEST
@@ -86,11 +87,10 @@ START_TEST(cancel_ends_it_with_its_reason)
 	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OUTPUT);
 	host_cancel(h, SANDGATE__CANCEL_REASON__CANCEL_KILLED);
 	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_DONE);
-	struct transcript t = host_read_all(h, 3);
+	struct transcript t = host_finish(h, 3);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_CANCELLED);
 	ck_assert_int_eq(t.result->cancel_reason, SANDGATE__CANCEL_REASON__CANCEL_KILLED);
 	transcript_free(&t);
-	host_close(h);
 }
 END_TEST
 
@@ -137,17 +137,20 @@ END_TEST
 
 START_TEST(background_child_does_not_hold_the_result)
 {
-	struct transcript t = run_cmd("sleep 5 & echo hi");
+	struct transcript t = run_cmd("sleep 60 & echo $! >&2; echo hi");
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
 	ck_assert_str_eq(t.out[0], "hi\n");
-	ck_assert_uint_lt(t.result->finished_at_ms - t.result->started_at_ms, 2000);
+	ck_assert_uint_lt(t.result->finished_at_ms - t.result->started_at_ms, AT_ONCE_MS);
+	kill((pid_t)atoi(t.out[1]), SIGKILL);
 	transcript_free(&t);
 }
 END_TEST
 
 START_TEST(output_after_the_leaders_exit_is_kept_while_it_flows)
 {
-	struct transcript t = run_cmd("(sleep 0.05; echo late) & echo hi");
+	/* A leader that was reaped cannot be signaled any more. */
+	struct transcript t =
+	    run_cmd("(while kill -0 $$ 2>/dev/null; do :; done; echo late) & echo hi");
 	ck_assert_str_eq(t.out[0], "hi\nlate\n");
 	transcript_free(&t);
 }
@@ -159,18 +162,27 @@ START_TEST(chatty_leftover_is_cut_at_the_drain_limit)
 	uint64_t took = t.result->finished_at_ms - t.result->started_at_ms;
 	ck_assert_int_eq(t.result->exit_code, 3);
 	ck_assert_uint_ge(took, DRAIN_MAX_MS - 100);
-	ck_assert_uint_lt(took, DRAIN_MAX_MS + 1500);
+	ck_assert_uint_lt(took, DRAIN_MAX_MS + 3000);
 	kill((pid_t)atoi(t.out[1]), SIGKILL);
 	transcript_free(&t);
 }
 END_TEST
 
+static bool has_become_sleep(void *pid)
+{
+	char path[32], name[16] = "";
+	snprintf(path, sizeof(path), "/proc/%d/comm", *(pid_t *)pid);
+	FILE *f = fopen(path, "re");
+	ck_assert_msg(f != NULL && fgets(name, sizeof(name), f) != NULL, "it has ended");
+	fclose(f);
+	return strcmp(name, "sleep\n") == 0;
+}
+
 START_TEST(leftover_is_not_killed_by_sigpipe)
 {
-	struct transcript t = run_cmd("(sleep 0.4; echo a; echo b; sleep 60) & echo $!");
+	struct transcript t = run_cmd("(sleep 0.4; echo a; echo b; exec sleep 60) & echo $!");
 	pid_t left = (pid_t)atoi(t.out[0]);
-	turn_for(0.6);
-	ck_assert_int_eq(kill(left, 0), 0);
+	turn_until(has_become_sleep, &left);
 	kill(left, SIGKILL);
 	transcript_free(&t);
 }
@@ -310,7 +322,7 @@ START_TEST(cpu_time_is_limited_or_the_limit_refused)
 	l.cpu_time_ms = &ms;
 	m.limits = &l;
 	struct host *h = host_exec(&m);
-	struct transcript t = host_read_all(h, 0);
+	struct transcript t = host_finish(h, 0);
 	if (t.result == NULL) {
 		ck_assert_int_eq(t.last->refused->code, ERR_LIMIT_UNSUPPORTED);
 		ck_assert_str_eq(t.last->refused->field, "limits.cpu_seconds");
@@ -320,7 +332,6 @@ START_TEST(cpu_time_is_limited_or_the_limit_refused)
 		ck_assert_uint_ge(t.result->cpu_user_us + t.result->cpu_system_us, 200000);
 	}
 	transcript_free(&t);
-	host_close(h);
 }
 END_TEST
 
@@ -345,8 +356,7 @@ START_TEST(a_leftovers_cpu_time_is_limited_after_its_result_is_dropped)
 	l.cpu_time_ms = &ms;
 	m.limits = &l;
 	struct host *h = host_exec(&m);
-	struct transcript t = host_read_all(h, 0);
-	host_close(h);
+	struct transcript t = host_finish(h, 0);
 	if (t.result == NULL) { /* no cgroup v2: see above */
 		transcript_free(&t);
 		return;

@@ -37,10 +37,9 @@ START_TEST(control_feeds_stdin_by_offset)
 	ck_assert(g->stdin_ack->closed);
 	host_free(g);
 	host_close(ctl);
-	struct transcript t = host_read_all(h, 0);
+	struct transcript t = host_finish(h, 0);
 	ck_assert_str_eq(t.out[0], "abcdef");
 	transcript_free(&t);
-	host_close(h);
 }
 END_TEST
 
@@ -54,10 +53,9 @@ START_TEST(input_that_is_not_read_delays_its_ack_and_nothing_else)
 	host_send_stdin(h, text, NULL);
 	host_cancel(h, SANDGATE__CANCEL_REASON__CANCEL_KILLED);
 	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_DONE);
-	struct transcript t = host_read_all(h, 0);
+	struct transcript t = host_finish(h, 0);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_CANCELLED);
 	transcript_free(&t);
-	host_close(h);
 	free(text);
 }
 END_TEST
@@ -71,11 +69,10 @@ START_TEST(a_signal_is_delivered_and_its_death_is_signaled)
 	sig.all = 1;
 	host_send(h, SANDGATE__HOST_FRAME__BODY_SIGNAL, &sig);
 	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_DONE);
-	struct transcript t = host_read_all(h, 0);
+	struct transcript t = host_finish(h, 0);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_SIGNALED);
 	ck_assert_uint_eq(t.result->signal, SIGUSR1);
 	transcript_free(&t);
-	host_close(h);
 }
 END_TEST
 
@@ -86,20 +83,30 @@ static struct ring_budget *budget(void)
 	return &exec_table_env(agent_table(fixture_agent))->budget;
 }
 
+static bool window_is_full(void *arg)
+{
+	(void)arg;
+	return budget()->used >= OWNER_WINDOW;
+}
+
+static bool nothing_runs(void *arg)
+{
+	(void)arg;
+	return exec_table_counts(agent_table(fixture_agent)).running == 0;
+}
+
 START_TEST(a_slow_owner_holds_the_process_not_the_memory)
 {
 	Sandgate__Exec m = exec_message("x", "head -c 5000000 /dev/zero");
 	struct host *h = host_start(&m);
-	turn_for(0.4);
-	ck_assert_uint_ge(budget()->used, OWNER_WINDOW);
+	turn_until(window_is_full, NULL);
+	turn_for(0.2);
 	ck_assert_uint_lt(budget()->used, OWNER_WINDOW + MIB);
-	struct exec_table_counts c = exec_table_counts(agent_table(fixture_agent));
-	ck_assert_uint_eq(c.running, 1);
-	struct transcript t = host_read_all(h, 0);
+	ck_assert(!nothing_runs(NULL));
+	struct transcript t = host_finish(h, 0);
 	ck_assert_uint_eq(t.len[0], 5000000);
 	ck_assert_uint_eq(t.gaps, 0);
 	transcript_free(&t);
-	host_close(h);
 }
 END_TEST
 
@@ -108,14 +115,12 @@ START_TEST(an_owner_that_never_reads_is_no_obstacle_to_the_timeout)
 	Sandgate__Exec m = exec_message("x", "yes");
 	m.timeout_ms = 300;
 	struct host *h = host_start(&m);
-	turn_for(1.0);
-	ck_assert_uint_eq(exec_table_counts(agent_table(fixture_agent)).running, 0);
+	turn_until(nothing_runs, NULL);
 	ck_assert_uint_lt(budget()->used, 4 * MIB);
-	struct transcript t = host_read_all(h, 0);
+	struct transcript t = host_finish(h, 0);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
 	ck_assert_uint_eq(t.gaps, 0);
 	transcript_free(&t);
-	host_close(h);
 }
 END_TEST
 
@@ -131,16 +136,14 @@ START_TEST(a_slow_watcher_gets_a_gap_and_stalls_nothing)
 	struct host *h = host_start(&m);
 	struct host *slow = host_attached("x", SANDGATE__ROLE__ROLE_OUTPUT, 0);
 	host_send_stdin(h, "go\n", NULL);
-	struct transcript t = host_read_all(h, 0);
+	struct transcript t = host_finish(h, 0);
 	ck_assert_uint_eq(t.len[0], 9000000);
 	ck_assert_uint_eq(t.gaps, 0);
 	transcript_free(&t);
-	t = host_read_all(slow, 0);
+	t = host_finish(slow, 0);
 	ck_assert_uint_gt(t.gap_bytes, 0);
 	ck_assert_uint_eq(t.len[0] + t.gap_bytes, 9000000);
 	transcript_free(&t);
-	host_close(slow);
-	host_close(h);
 }
 END_TEST
 
