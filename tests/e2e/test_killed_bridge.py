@@ -207,6 +207,34 @@ def test_an_exec_that_was_cut_off_at_some_moment_ran_once(killed):
     box.delete()
 
 
+def with_disk(disk_mib=64):
+    return {"template": "base", "ttl_seconds": 600, "resources": {"disk_mib": disk_mib}}
+
+
+def test_a_create_with_a_disk_that_was_cut_off_leaves_none(killed):
+    """Each of another size, and so booted: the disk is made anew."""
+    create = lambda n: killed.ask("POST", "/v1/sandboxes", with_disk(64 + n))
+    for n, reply in killed.each_point("create with disk", 6, create):
+        for box in killed.sandboxes():
+            assert box.out("df -m / | grep -c overlay") == "1\n"
+            assert box.delete().status == 204
+        killed.check()
+
+
+def test_a_disk_is_whole_wherever_a_sleep_was_cut_off(killed):
+    box = Sandbox(killed.client, killed.client.post("/v1/sandboxes", with_disk()).json)
+    digest = box.out("dd if=/dev/urandom of=/data bs=1M count=20 2>/dev/null; sha256sum /data")
+    read = "sync; echo 3 > /proc/sys/vm/drop_caches; sha256sum /data"
+    hibernate = lambda n: killed.ask("POST", box.path + "/hibernate")
+    for n, reply in killed.each_point("hibernate with disk", 6, hibernate):
+        assert box.status() == "hibernated" if reply else box.status() in ("hibernated", "running")
+        assert box.out(read) == digest
+        digest = box.out(f"echo {n} >> /data; {read}")
+        killed.check([box])
+    box.delete()
+    killed.check()
+
+
 def test_those_were_thirty_points_and_more(killed):
     """Of five operations, where all tests before have run."""
     of = {name for name, _, _ in killed.killed}
