@@ -194,10 +194,12 @@ END_TEST
 
 static const struct {
 	const char *text, *msg;
+	enum err_code code;
 } wrong[] = {
-    {"no HTTP at all\r\n\r\n", "the VMM does not speak HTTP"},
-    {"HTTP/1.1 503 \r\nContent-Length: 0\r\n\r\n", "the VMM refuses: no reason given"},
-    {"", "the VMM hung up"},
+    {"no HTTP at all\r\n\r\n", "the VMM does not speak HTTP", ERR_LAUNCHER_FAILED},
+    {"HTTP/1.1 503 \r\nContent-Length: 0\r\n\r\n", "the VMM refuses: no reason given",
+     ERR_LAUNCHER_FAILED},
+    {"", "the VMM hung up", ERR_SANDBOX_LOST},
 };
 
 START_TEST(what_is_no_answer_is_an_error)
@@ -209,7 +211,7 @@ START_TEST(what_is_no_answer_is_an_error)
 	say(fd, wrong[_i].text, strlen(wrong[_i].text));
 	close(fd);
 	UNTIL(heard.done);
-	ck_assert_int_eq(heard.why.code, ERR_LAUNCHER_FAILED);
+	ck_assert_int_eq(heard.why.code, wrong[_i].code);
 	ck_assert_str_eq(heard.why.msg, wrong[_i].msg);
 }
 END_TEST

@@ -98,6 +98,14 @@ static void fail(struct qmp *q, const char *what, const char *why)
 	finish(q, &e);
 }
 
+/* It does so when it ends. */
+static void hung_up(struct qmp *q)
+{
+	struct err e = {0};
+	err_set(&e, ERR_SANDBOX_LOST, "QEMU's monitor hung up");
+	finish(q, &e);
+}
+
 static void want(struct qmp *q, int events)
 {
 	ev_io_stop(q->loop, &q->io);
@@ -145,6 +153,10 @@ static void send_step(struct qmp *q)
 		q->out_len = strlen(q->out);
 	}
 	ssize_t n = send_some(q, step->fd);
+	if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) {
+		hung_up(q);
+		return;
+	}
 	if (n < 0 && errno != EAGAIN && errno != EINTR) {
 		fail(q, "cannot be asked: ", strerror(errno));
 		return;
@@ -237,7 +249,7 @@ static void on_readable(struct qmp *q)
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n <= 0) {
-		fail(q, "hung up", "");
+		hung_up(q);
 		return;
 	}
 	q->in_len += (size_t)n;
@@ -279,9 +291,10 @@ static int dial(struct qmp *q, const char *path, struct err *e)
 	    sizeof(to.sun_path))
 		return err_set(e, ERR_LAUNCHER_FAILED, "the monitor's path is too long");
 	q->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (q->fd < 0 || connect(q->fd, (struct sockaddr *)&to, sizeof(to)) < 0)
-		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "QEMU's monitor");
-	return 0;
+	if (q->fd >= 0 && connect(q->fd, (struct sockaddr *)&to, sizeof(to)) == 0)
+		return 0;
+	return err_errno(e, errno == ECONNREFUSED ? ERR_SANDBOX_LOST : ERR_LAUNCHER_FAILED,
+	                 errno, "QEMU's monitor");
 }
 
 struct qmp *qmp_run(struct ev_loop *loop, const char *path, struct qmp_script *script,

@@ -94,6 +94,14 @@ static void fail(struct vmm_http *h, const char *what, const char *why)
 	finish(h, NULL, &e);
 }
 
+/* It does so when it ends. */
+static void hung_up(struct vmm_http *h)
+{
+	struct err e = {0};
+	err_set(&e, ERR_SANDBOX_LOST, "the VMM hung up");
+	finish(h, NULL, &e);
+}
+
 static void want(struct vmm_http *h, int events)
 {
 	ev_io_stop(h->loop, &h->io);
@@ -171,7 +179,7 @@ static void on_readable(struct vmm_http *h)
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n <= 0) {
-		fail(h, "hung up", "");
+		hung_up(h);
 		return;
 	}
 	h->received += (size_t)n;
