@@ -11,7 +11,6 @@ of those connections its agent is left with one that a host has made.
 import fcntl
 import json
 import os
-import random
 import socket
 import threading
 import time
@@ -239,7 +238,7 @@ class CloudHypervisor(Machine):
         os.close(fd)
         self.make(doing)
         log("booted", arguments=self.config["payload"].get("cmdline"), config=self.config)
-        self.guest = Guest(self.vsock, random.uniform(0, 0.010))
+        self.guest = Guest(self.vsock, restored=False)
         self.state = "Running"
 
     def turn(self, doing, before, after):
@@ -340,7 +339,7 @@ class CloudHypervisor(Machine):
             log("violation", why="a guest was restored from memory that was cut off")
             self.doomed = 1
         self.state = "Running"
-        self.guest = Guest(self.vsock, 0)
+        self.guest = Guest(self.vsock, restored=True)
         if self.vsock:
             threading.Thread(target=self.vsock.bring_back, args=(state["connections"],),
                              daemon=True).start()

@@ -14,6 +14,7 @@ import glob
 import json
 import os
 import platform
+import random
 import re
 import signal
 import subprocess
@@ -66,10 +67,17 @@ def drop_privileges():
         os.setresuid(0, uid, 0)
 
 
+def may_be_root():
+    """Whether it has rights that it does not use: root's, laid aside, or capabilities."""
+    with open("/proc/self/status") as f:
+        effective = int(re.search(r"^CapEff:\s*(\w+)", f.read(), re.MULTILINE)[1], 16)
+    return os.getuid() == 0 or bool(effective >> 7 & 1)  # CAP_SETUID
+
+
 def become_root():
-    """Take back the rights that the double has laid aside, in this thread alone."""
+    """Take up those rights, in this thread alone."""
     number = {"x86_64": 117, "aarch64": 147}[platform.machine()]  # setresuid(2)
-    if os.getuid() == 0:
+    if may_be_root():
         ctypes.CDLL(None).syscall(number, 0, 0, 0)
 
 
@@ -114,18 +122,20 @@ def become_guest():
 
 
 class Guest:
-    """Runs from when it is made: its kernel is up after `seconds`, its agent as soon as it can."""
+    """Runs from when it is made, its agent as soon as it can. One that boots takes moments to be
+    able to listen at all."""
 
-    def __init__(self, vsock, seconds):
+    def __init__(self, vsock, restored):
         own = ["--mount", "--pid", "--fork", "--kill-child", "--uts", "--mount-proc"]
-        own += [] if os.getuid() == 0 else ["--user", "--map-root-user"]
+        own += [] if may_be_root() else ["--user", "--map-root-user"]
         self.process = subprocess.Popen(
             ["/usr/bin/unshare", *own, "/bin/sh", "-c",
              'mount -t tmpfs none /sys/fs/cgroup && { "$0" --port 0 --unix "$1" & wait $!; }',
              os.environ["DOUBLE_AGENT"], AGENT_SOCKET],
             stdin=subprocess.DEVNULL, preexec_fn=become_guest)
         if vsock:
-            vsock.driver_up_at = time.monotonic() + seconds
+            vsock.restored = restored
+            vsock.driver_up_at = time.monotonic() + (0 if restored else random.uniform(0, 0.010))
 
     def stop(self, stop):
         """Its processes stand still, although its clocks go on."""

@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import json
 import os
-import random
 import re
 import socket
 
@@ -293,7 +292,7 @@ class Firecracker(Machine):
                               "kernel image: Invalid Elf magic number")
             log("booted", arguments=self.config["boot"].get("boot_args"),
                 drives=list(self.config["drives"].values()))
-            self.guest = Guest(self.vsock, random.uniform(0, 0.010))
+            self.guest = Guest(self.vsock, restored=False)
             self.state = "Running"
         else:
             raise Refused(f"unknown variant `{body['action_type']}`")
@@ -383,4 +382,4 @@ class Firecracker(Machine):
         self.state = "Running" if body.get("resume_vm") else "Paused"
         if self.vsock:
             self.vsock.paused = self.state == "Paused"
-        self.guest = Guest(self.vsock, 0)
+        self.guest = Guest(self.vsock, restored=True)

@@ -1,7 +1,8 @@
 """A double's hybrid vsock: a Unix socket whose connections reach the guest's agent. What the VMMs
 do differently is in the subclasses, beside their machines.
 
-Faults, taken from the file DOUBLE_FAULTS, "MODE COUNT" for the next COUNT connections:
+Faults, taken from the file DOUBLE_FAULTS, "MODE COUNT" for the next COUNT connections, or "MODE
+COUNT each" for the first COUNT of every VM that is restored:
   eof     closed instead of answered, as when nobody listens in the guest yet
   reset   answered with OK, then closed
   silent  never answered, never closed
@@ -16,26 +17,32 @@ import socket
 import threading
 import time
 
-from double import AGENT_SOCKET, become_root
+from double import AGENT_SOCKET, become_root, log
 
 AGENT_PORT = 523
 LINE_MAX = 32
 CONNECTIONS_MAX = 1023
 
 
-def take_fault():
+def take_fault(number, restored):
+    """That of the VM's connection of this number; None for none."""
     path = os.environ.get("DOUBLE_FAULTS")
     if not path:
         return None
     with open(path, "r+") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         words = f.read().split()
-        if len(words) != 2 or int(words[1]) <= 0:
-            return None
-        f.seek(0)
-        f.truncate()
-        f.write(f"{words[0]} {int(words[1]) - 1}")
-        return words[0]
+        if len(words) == 3:
+            taken = restored and number <= int(words[1])
+        else:
+            taken = len(words) == 2 and int(words[1]) > 0
+            if taken:
+                f.seek(0)
+                f.truncate()
+                f.write(f"{words[0]} {int(words[1]) - 1}")
+    if taken:
+        log("fault", mode=words[0])
+    return words[0] if taken else None
 
 
 def wait_for(sock, events, seconds=None):
@@ -53,7 +60,7 @@ class Vsock:
     """Bound when it is made; accepts at once, and answers when the guest's driver is up."""
 
     def __init__(self, path):
-        self.paused, self.driver_up_at = False, None
+        self.paused, self.driver_up_at, self.restored = False, None, False
         self.lock, self.peers, self.count = threading.Lock(), {}, 0
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
@@ -121,7 +128,7 @@ class Vsock:
         match = re.fullmatch(rb"CONNECT (\d{1,10})\n", line or b"", re.IGNORECASE)
         if not match or int(match[1]) != AGENT_PORT:
             return
-        fault = take_fault()
+        fault = take_fault(number, self.restored)
         if fault == "eof":
             return
         if fault == "silent":

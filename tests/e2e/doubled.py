@@ -15,8 +15,10 @@ from client import Sandbox, until
 DOUBLES = ROOT / "tests/doubles"
 VERSIONS = {"firecracker": "1.17.0", "cloud-hypervisor": "53.0.0"}
 NOBODY = 65534
+CAPABILITIES = "+setuid,+setgid,+kill,+dac_read_search"
 SILENCE = b"(silence)"
-FAULTS = {"eof": 3, "reset": 3, "silent": 1, "mute": 1}  # how often in a row, of a first connection
+# How many first connections in a row have it, in tests of restores.
+FAULTS = {"eof": 3, "reset": 3, "silent": 1, "mute": 1}
 LOST = {"sandbox.lost", "agent.timeout", "agent.unreachable"}
 
 
@@ -43,7 +45,12 @@ class Doubles:
         program.chmod(0o755)
 
     def fault(self, mode, count):
+        """Of the next so many connections."""
         self.faults.write_text(f"{mode} {count}")
+
+    def fault_restored(self, mode, count):
+        """Of the first so many connections of each VM that is restored."""
+        self.faults.write_text(f"{mode} {count} each")
 
     def unused_faults(self):
         return int((self.faults.read_text().split() + ["0", "0"])[1])
@@ -61,13 +68,21 @@ class DoubledBridge(Bridge):
     def environment(self):
         return {**super().environment(), "PATH": f"{self.doubles.bin}:{os.environ['PATH']}"}
 
+    def command(self):
+        """A double of Cloud Hypervisor needs this machine's Python, so it must not be locked up
+        by a bridge that is root: that is another user, whose doubles' guests can be root's."""
+        return self.as_nobody() + super().command()
+
+    def as_nobody(self):
+        if self.launcher != "cloud-hypervisor" or os.getuid() != 0:
+            return []
+        return ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups",
+                "--inh-caps", CAPABILITIES, "--ambient-caps", CAPABILITIES]
+
     def start(self, **popen):
-        """A double of Cloud Hypervisor needs this machine's Python: it is not locked up."""
-        if self.launcher == "cloud-hypervisor" and os.getuid() == 0 and "user" not in popen:
-            popen.update(user=NOBODY, group=NOBODY, extra_groups=[])
-        if "user" in popen:
+        if self.as_nobody() or "user" in popen:
             for path in (self.directory, self.state, self.attach):
-                os.chown(path, popen["user"], popen["group"])
+                os.chown(path, NOBODY, NOBODY)
         return super().start(**popen)
 
     def stop(self):

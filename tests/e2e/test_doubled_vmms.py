@@ -223,6 +223,7 @@ def clone_of(client, snap):
 @pytest.mark.parametrize("fault", ["none", *FAULTS])
 def test_what_runs_across_a_snapshot_ends_well_and_its_clones_are_each_their_own(bridge, fault):
     box = bridge.client.create()
+    bridge.doubles.fault_restored(fault, FAULTS.get(fault, 0))
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         for number in range(ROUNDS):
             exec_id = f"across-{number}"
@@ -230,9 +231,7 @@ def test_what_runs_across_a_snapshot_ends_well_and_its_clones_are_each_their_own
                                              timeout_seconds=10))
             until(lambda: box.client.get(f"{box.path}/execs/{exec_id}").status == 200, 5)
             snap = snapshot(box)
-            bridge.doubles.fault(fault, 4 * FAULTS.get(fault, 0))
             clones = list(pool.map(lambda _: clone_of(bridge.client, snap), range(4)))
-            bridge.doubles.fault("none", 0)
             assert len({random for _, random in clones}) == 4
             assert [clone.sleepers() for clone, _ in clones] == [0] * 4
             result = wait()
@@ -241,6 +240,7 @@ def test_what_runs_across_a_snapshot_ends_well_and_its_clones_are_each_their_own
             for clone, _ in clones:
                 assert clone.delete().status == 204
             forget(bridge.client, snap)
+    assert len(bridge.doubles.events("fault")) == ROUNDS * 4 * FAULTS.get(fault, 0)
     assert bridge.doubles.events("refused") == []
 
 
@@ -250,14 +250,14 @@ def test_the_first_exec_after_each_restore_of_a_sandbox_works_at_once_and_runs_o
     log = bridge.directory / "runs"
     log.touch()
     log.chmod(0o666)
+    bridge.doubles.fault_restored(fault, FAULTS.get(fault, 0))
     for number in range(1, ROUNDS + 1):
         assert box.out("echo ok", timeout_seconds=5) == "ok\n"
         reply = box.client.post(box.path + "/hibernate", timeout=60)
         assert (reply.status, reply.json["status"]) == (200, "hibernated"), reply.body
-        bridge.doubles.fault(fault, FAULTS.get(fault, 0))
         begin = time.monotonic()
         assert box.out(f"echo run >> {log}; echo ok", timeout_seconds=5) == "ok\n"
         assert time.monotonic() - begin < 4, "the restore included"
-        assert bridge.doubles.unused_faults() == 0
         assert log.read_text() == "run\n" * number
+    assert len(bridge.doubles.events("fault")) == ROUNDS * FAULTS.get(fault, 0)
     assert bridge.doubles.events("refused") == []
