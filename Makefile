@@ -48,6 +48,8 @@ BRIDGE := $(B)/host-bridge/host-bridge
 CHECKS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/check_*.c))
 ROOTFS := $(B)/rootfs
 STATE  := build/state
+TEMPLATES := $(notdir $(wildcard rootfs/templates/*))
+PREFIX ?= /usr/local
 C_FILES := $(wildcard proto/*.[ch] guest-agent/*.[ch] host-bridge/*.[ch] host-bridge/*/*.[ch] \
                       tests/*.[ch] tests/*/*.[ch])
 CONFORMANCE := $(B)/tests/conformance/conformance
@@ -114,15 +116,44 @@ deps:  ## install what building and the demo need (Debian packages)
 	@rootfs/deps build
 
 test-deps:  ## install what tests, lint, fuzz and bench need besides
-	@rootfs/deps build test
+	@rootfs/deps build templates test
+
+template-deps:
+	@rootfs/deps templates
 
 rootfs: $(AGENT)  ## build the guest images and the base template
 	$(call say,ROOTFS) rootfs/build $(AGENT) $(ROOTFS)
+
+# Each is made once of the same package versions, and kept in build/deps/images.
+templates: rootfs $(addprefix template-,$(TEMPLATES))  ## build the templates code-interpreter and postgres, too
+template-%: | rootfs template-deps
+	@rootfs/template rootfs/templates/$* $(ROOTFS)
+
+# An image is replaced, never written into: sandboxes that were made from it have it open.
+share = $(DESTDIR)$(PREFIX)/share
+install: all rootfs  ## install under PREFIX (/usr/local); the configuration in /etc/sandgate
+	install -D -m 755 $(BRIDGE) $(DESTDIR)$(PREFIX)/bin/host-bridge
+	install -D -m 755 $(AGENT) $(DESTDIR)$(PREFIX)/lib/sandgate/guest-agent
+	install -d $(share)/sandgate/rootfs $(share)/doc/sandgate/proxy
+	cp -R --remove-destination $(ROOTFS)/. $(share)/sandgate/rootfs
+	install -m 644 host-bridge/proxy/* $(share)/doc/sandgate/proxy
+	install -D -m 644 host-bridge/host-bridge.1 $(share)/man/man1/host-bridge.1
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	for unit in sandgate.service sandgate.socket; do \
+		sed 's,/usr/local,$(PREFIX),' host-bridge/systemd/$$unit \
+			>$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
+	done
+	[ -e $(DESTDIR)/etc/sandgate/host-bridge.conf ] || \
+		install -D -m 644 host-bridge/host-bridge.conf $(DESTDIR)/etc/sandgate/host-bridge.conf
 
 # These install first and then build, whatever -j says.
 demo: deps  ## run commands in a microVM and show every reply
 	@$(MAKE) all rootfs
 	@tests/demo $(BRIDGE) $(ROOTFS)
+
+demo-postgres: deps  ## run a database in a microVM and fork it
+	@$(MAKE) all rootfs template-postgres
+	@tests/demo-postgres $(BRIDGE) $(ROOTFS)
 
 serve: deps  ## keep the bridge up (SANDGATE_LISTEN, SANDGATE_TOKEN, SANDGATE_LAUNCHER)
 	@$(MAKE) all rootfs
@@ -175,7 +206,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 	@echo; echo "V=1 prints whole commands; SAN=address,undefined builds with sanitizers."
 
-.PHONY: all deps test-deps rootfs demo serve test unit conformance bench fuzz lint headers \
-        clean help
+.PHONY: all deps test-deps template-deps rootfs templates install demo demo-postgres serve \
+        test unit conformance bench fuzz lint headers clean help
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
