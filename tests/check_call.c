@@ -4,78 +4,36 @@
 
 #define EXEC "{\"cmd\":\"true\",\"exec_id\":\"x\"}"
 
-static struct peer client;
+static struct peer *client;
 
-static void setup(void)
+static void post(const char *path, const char *body)
 {
-	fixture_setup();
-	client = (struct peer){.fd = -1};
+	client = request("POST", path, "Content-Type: application/json\r\n", body);
 }
 
-static void teardown(void)
+/* Up to where the agent waits for the end of the exec. */
+static void start_with(const char *path, const char *body)
 {
-	peer_close(&client);
-	fixture_teardown();
+	post(path, body);
+	UNTIL(agent_watchers() == 1);
+	ck_assert_uint_eq(agent.attached, 0);
+	ck_assert_uint_eq(agent.started, 1);
 }
-
-static bool client_has(void *text)
-{
-	return has(&client, text);
-}
-
-static bool is_attached(void *arg)
-{
-	return agent_watchers() == 1 && fx.attached == *(unsigned *)arg;
-}
-
-static bool is_cancelled(void *arg)
-{
-	(void)arg;
-	return fx.cancelled > 0;
-}
-
-static bool nobody_is_attached(void *arg)
-{
-	(void)arg;
-	return agent_watchers() == 0;
-}
-
-/* Everything that the agent has written is out of its hands. */
-static bool is_delivered(void *arg)
-{
-	(void)arg;
-	for (size_t i = 0; i < fx.agent_count; i++)
-		if (fx.agents[i].fd >= 0 && fx.agents[i].watches &&
-		    (fx.agents[i].next < fx.output.len || fx.agents[i].out.len > 0))
-			return false;
-	return true;
-}
-
-static bool no_exchange(void *arg)
-{
-	(void)arg;
-	return http_server_exchanges(fx.api.http) == 0;
-}
-
-#define UNTIL(condition, arg) until(condition, (void *)(uintptr_t)(arg), &client, 1)
 
 static void start(const char *path)
 {
-	unsigned none = 0;
-	request(&client, "POST", path, "Content-Type: application/json\r\n", EXEC);
-	UNTIL(is_attached, &none);
-	ck_assert_uint_eq(fx.started, 1);
+	start_with(path, EXEC);
 }
 
 START_TEST(the_result_is_the_reply)
 {
 	start("/exec");
 	agent_writes("out");
-	fx.finished = true;
-	UNTIL(client_has, "\"outcome\":\"exited\",\"exit_code\":7");
-	ck_assert(has(&client, "\"stdout\":\"out\""));
-	UNTIL(nobody_is_attached, NULL);
-	ck_assert_uint_eq(fx.cancelled, 0);
+	agent.finished = true;
+	UNTIL(has(client, "\"outcome\":\"exited\",\"exit_code\":7"));
+	ck_assert(has(client, "\"stdout\":\"out\""));
+	UNTIL(agent_watchers() == 0);
+	ck_assert_uint_eq(agent.cancelled, 0);
 	ck_assert_uint_eq(call_set_count(fx.api.calls), 0);
 }
 END_TEST
@@ -84,15 +42,12 @@ END_TEST
  * client may come for them. */
 START_TEST(a_reply_gives_the_output_up_and_a_stream_does_not)
 {
-	unsigned none = 0;
-	request(&client, "POST", _i == 0 ? "/exec" : "/exec/stream",
-	        "Content-Type: application/json\r\n", "{\"cmd\":\"true\"}");
-	UNTIL(is_attached, &none);
-	fx.finished = true;
-	UNTIL(client_has, "\"exit_code\":7");
-	UNTIL(nobody_is_attached, NULL);
-	ck_assert_int_eq(fx.keeps, _i == 1);
-	ck_assert_uint_eq(fx.released, _i == 0);
+	start_with(_i == 0 ? "/exec" : "/exec/stream", "{\"cmd\":\"true\"}");
+	agent.finished = true;
+	UNTIL(has(client, "\"exit_code\":7"));
+	UNTIL(agent_watchers() == 0);
+	ck_assert_int_eq(agent.keeps, _i == 1);
+	ck_assert_uint_eq(agent.released, _i == 0);
 }
 END_TEST
 
@@ -114,21 +69,21 @@ START_TEST(each_exec_is_counted_once)
 	static const char *const as[] = {"exited", "exited", "client_gone", "detached",
 	                                 "error"};
 	if (_i == 3) {
-		request(&client, "POST", "/execs", "Content-Type: application/json\r\n", EXEC);
-		UNTIL(client_has, "HTTP/1.1 201");
+		post("/execs", EXEC);
+		UNTIL(has(client, "HTTP/1.1 201"));
 	} else {
-		fx.exists = _i == 1;
+		agent.exists = _i == 1;
 		start(_i == 2 ? "/exec/stream" : "/exec");
 		if (_i == 2)
-			UNTIL(client_has, "\"type\":\"start\"");
-		fx.finished = _i < 2;
-		fx.vanished = _i == 4;
+			UNTIL(has(client, "\"type\":\"start\""));
+		agent.finished = _i < 2;
+		agent.vanished = _i == 4;
 	}
 	if (_i == 2)
-		peer_close(&client);
+		peer_close(client);
 	else if (_i == 4)
 		agent_cut();
-	UNTIL(no_exchange, NULL);
+	UNTIL(http_server_exchanges(fx.api.http) == 0);
 	for (int i = 1; i < 5; i++)
 		ck_assert(counts(as[i], _i != 1 && strcmp(as[i], as[_i]) == 0));
 }
@@ -136,19 +91,18 @@ END_TEST
 
 START_TEST(a_lost_link_is_attached_again_where_it_broke)
 {
-	unsigned once = 1;
 	start(_i == 0 ? "/exec" : "/exec/stream");
 	agent_writes("before ");
 	if (_i == 1)
-		UNTIL(client_has, "before ");
+		UNTIL(has(client, "before "));
 	agent_cut();
-	UNTIL(is_attached, &once);
+	UNTIL(agent_watchers() == 1 && agent.attached == 1);
 	agent_writes("after");
-	fx.finished = true;
-	UNTIL(client_has, "\"exit_code\":7");
+	agent.finished = true;
+	UNTIL(has(client, "\"exit_code\":7"));
 	if (_i == 0)
-		ck_assert(has(&client, "\"stdout\":\"before after\""));
-	ck_assert_uint_eq(fx.started, 1);
+		ck_assert(has(client, "\"stdout\":\"before after\""));
+	ck_assert_uint_eq(agent.started, 1);
 }
 END_TEST
 
@@ -158,14 +112,15 @@ START_TEST(links_that_break_time_and_again_but_bring_something_lose_nothing)
 	start("/exec");
 	for (unsigned n = 1; n <= 2 * REATTACH_TRIES; n++) {
 		agent_writes("x");
-		UNTIL(is_delivered, NULL);
+		UNTIL(agent_is_drained());
 		agent_cut();
-		UNTIL(is_attached, &n);
+		UNTIL(agent_watchers() == 1 && agent.attached == n);
 		strcat(want, "x");
 	}
-	fx.finished = true;
-	UNTIL(client_has, strcat(want, "\""));
-	ck_assert_uint_eq(fx.started, 1);
+	strcat(want, "\"");
+	agent.finished = true;
+	UNTIL(has(client, want));
+	ck_assert_uint_eq(agent.started, 1);
 }
 END_TEST
 
@@ -173,55 +128,52 @@ START_TEST(an_exec_that_is_gone_after_the_break_is_lost)
 {
 	start(_i == 0 ? "/exec" : "/exec/stream");
 	if (_i == 1)
-		UNTIL(client_has, "\"type\":\"start\"");
-	fx.vanished = true;
+		UNTIL(has(client, "\"type\":\"start\""));
+	agent.vanished = true;
 	agent_cut();
-	UNTIL(client_has, "\"code\":\"sandbox.lost\"");
-	ck_assert(!has(&client, "\"started\":\"no\"") && has(&client, "\"exec_id\":\"x\""));
-	ck_assert(!has(&client, "\"exit_code\""));
-	ck_assert_uint_eq(fx.started, 1);
+	UNTIL(has(client, "\"code\":\"sandbox.lost\""));
+	ck_assert(!has(client, "\"started\":\"no\"") && has(client, "\"exec_id\":\"x\""));
+	ck_assert(!has(client, "\"exit_code\""));
+	ck_assert_uint_eq(agent.started, 1);
 }
 END_TEST
 
 START_TEST(a_client_that_goes_cancels)
 {
 	start(_i == 0 ? "/exec" : "/exec/stream");
-	peer_close(&client);
-	UNTIL(is_cancelled, NULL);
-	ck_assert_int_eq(fx.reason, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE);
-	UNTIL(nobody_is_attached, NULL);
+	peer_close(client);
+	UNTIL(agent.cancelled > 0);
+	ck_assert_int_eq(agent.reason, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE);
+	UNTIL(agent_watchers() == 0);
 }
 END_TEST
 
 START_TEST(the_output_so_far_is_told_of_a_lost_exec)
 {
-	unsigned none = 0;
-	request(&client, "POST", "/exec", "Content-Type: application/json\r\n", EXEC);
-	UNTIL(is_attached, &none);
+	start("/exec");
 	agent_writes("so far \xff");
-	UNTIL(is_delivered, NULL);
-	fx.vanished = true;
+	UNTIL(agent_is_drained());
+	agent.vanished = true;
 	agent_cut();
-	UNTIL(client_has, "\"code\":\"sandbox.lost\"");
-	ck_assert(has(&client,
-	              "\"partial\":{\"stdout\":\"so far \xef\xbf\xbd\",\"stderr\":\"\","
-	              "\"stdout_bytes\":8,\"stderr_bytes\":0}"));
+	UNTIL(has(client, "\"code\":\"sandbox.lost\""));
+	ck_assert(has(client, "\"partial\":{\"stdout\":\"so far \xef\xbf\xbd\",\"stderr\":\"\","
+	                      "\"stdout_bytes\":8,\"stderr_bytes\":0}"));
 }
 END_TEST
 
 START_TEST(a_repeated_start_gets_the_result_and_ends_nothing)
 {
-	fx.exists = true;
+	agent.exists = true;
 	start(_i == 0 ? "/exec" : "/exec/stream");
 	if (_i == 1) {
-		UNTIL(client_has, "\"type\":\"start\"");
-		peer_close(&client);
-		UNTIL(nobody_is_attached, NULL);
-		ck_assert_uint_eq(fx.cancelled, 0);
+		UNTIL(has(client, "\"type\":\"start\""));
+		peer_close(client);
+		UNTIL(agent_watchers() == 0);
+		ck_assert_uint_eq(agent.cancelled, 0);
 		return;
 	}
-	fx.finished = true;
-	UNTIL(client_has, "\"outcome\":\"exited\",\"exit_code\":7");
+	agent.finished = true;
+	UNTIL(has(client, "\"outcome\":\"exited\",\"exit_code\":7"));
 }
 END_TEST
 
@@ -231,10 +183,10 @@ START_TEST(a_deleted_sandbox_cancels_and_waits_for_the_result)
 	start("/exec");
 	sandbox_delete(sandbox_find(fx.api.sandboxes, fx.id, NULL, &e),
 	               SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, NULL, NULL);
-	UNTIL(is_cancelled, NULL);
-	ck_assert_int_eq(fx.reason, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED);
-	fx.finished = true;
-	UNTIL(client_has, "\"exit_code\":7");
+	UNTIL(agent.cancelled > 0);
+	ck_assert_int_eq(agent.reason, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED);
+	agent.finished = true;
+	UNTIL(has(client, "\"exit_code\":7"));
 }
 END_TEST
 
@@ -242,29 +194,30 @@ START_TEST(shutting_down_leaves_the_exec_for_a_successor)
 {
 	start("/exec");
 	call_set_suspend(fx.api.calls);
-	UNTIL(client_has, "\"code\":\"bridge.draining\"");
-	ck_assert(has(&client, "HTTP/1.1 503") && has(&client, "\"exec_id\":\"x\""));
-	UNTIL(nobody_is_attached, NULL);
-	ck_assert_uint_eq(fx.cancelled, 0);
+	UNTIL(has(client, "\"code\":\"bridge.draining\""));
+	ck_assert(has(client, "HTTP/1.1 503") && has(client, "\"exec_id\":\"x\""));
+	UNTIL(agent_watchers() == 0);
+	ck_assert_uint_eq(agent.cancelled, 0);
 }
 END_TEST
 
 START_TEST(a_detached_start_is_answered_at_once)
 {
-	request(&client, "POST", "/execs", "Content-Type: application/json\r\n", EXEC);
-	UNTIL(client_has, "\"state\":\"running\",\"detached\":true");
-	ck_assert(has(&client, "HTTP/1.1 201"));
-	UNTIL(nobody_is_attached, NULL);
-	ck_assert_uint_eq(fx.cancelled, 0);
+	post("/execs", EXEC);
+	UNTIL(has(client, "\"state\":\"running\",\"detached\":true"));
+	ck_assert(has(client, "HTTP/1.1 201"));
+	UNTIL(agent_watchers() == 0);
+	ck_assert_uint_eq(agent.cancelled, 0);
 }
 END_TEST
 
 START_TEST(an_empty_last_event_id_starts_nothing_unnamed)
 {
-	request(&client, "POST", "/exec/stream",
-	        "Content-Type: application/json\r\nLast-Event-ID: \r\n", "{\"cmd\":\"true\"}");
-	UNTIL(client_has, "HTTP/1.1 400");
-	ck_assert_uint_eq(fx.started, 0);
+	client = request("POST", "/exec/stream",
+	                 "Content-Type: application/json\r\nLast-Event-ID: \r\n",
+	                 "{\"cmd\":\"true\"}");
+	UNTIL(has(client, "HTTP/1.1 400"));
+	ck_assert_uint_eq(agent.started, 0);
 }
 END_TEST
 
@@ -272,9 +225,9 @@ END_TEST
 static json_t *chunked_json(void)
 {
 	struct bytes body = {0};
-	bytes_add(&client.in, "", 1);
-	char *at = strstr((char *)client.in.data, "\r\n\r\n");
-	ck_assert(at != NULL && has(&client, "Transfer-Encoding: chunked"));
+	bytes_add(&client->in, "", 1);
+	char *at = strstr((char *)client->in.data, "\r\n\r\n");
+	ck_assert(at != NULL && has(client, "Transfer-Encoding: chunked"));
 	at += strlen("\r\n\r\n");
 	for (size_t n; (n = strtoul(at, &at, 16)) > 0; at += n + strlen("\r\n")) {
 		at += strlen("\r\n");
@@ -299,8 +252,8 @@ START_TEST(a_long_result_is_written_in_pieces)
 	agent_writes(text);
 	if (_i == 1)
 		agent_writes("\xff");
-	fx.finished = true;
-	UNTIL(client_has, "\r\n0\r\n\r\n");
+	agent.finished = true;
+	UNTIL(has(client, "\r\n0\r\n\r\n"));
 	json_t *doc = chunked_json();
 	const char *out = json_string_value(json_object_get(doc, "stdout"));
 	ck_assert_uint_eq(strlen(out), strlen(text) + (_i == 1 ? 3 : 0));
@@ -320,8 +273,8 @@ START_TEST(a_long_output_is_cut_when_the_buffers_are_full_and_says_so)
 	fx.api.buffered = BUFFERED_MAX;
 	start("/exec");
 	agent_writes(text);
-	fx.finished = true;
-	UNTIL(client_has, "\r\n0\r\n\r\n");
+	agent.finished = true;
+	UNTIL(has(client, "\r\n0\r\n\r\n"));
 	json_t *doc = chunked_json();
 	ck_assert_uint_eq(json_string_length(json_object_get(doc, "stdout")),
 	                  BUFFERED_STREAM_MIN);
@@ -339,39 +292,28 @@ START_TEST(a_short_output_is_whole_though_the_buffers_are_full)
 	fx.api.buffered = BUFFERED_MAX;
 	start("/exec");
 	agent_writes("short");
-	fx.finished = true;
-	UNTIL(client_has, "\"stdout\":\"short\"");
-	ck_assert(has(&client, "\"stdout_truncated\":false"));
+	agent.finished = true;
+	UNTIL(has(client, "\"stdout\":\"short\""));
+	ck_assert(has(client, "\"stdout_truncated\":false"));
 	ck_assert_uint_eq(fx.api.buffered, BUFFERED_MAX);
 }
 END_TEST
-
-static bool is_buffered(void *bytes)
-{
-	return fx.api.buffered == (uintptr_t)bytes;
-}
 
 START_TEST(buffered_output_counts_until_it_is_replied_or_given_up)
 {
 	start("/exec");
 	agent_writes("0123456789");
-	UNTIL(is_buffered, 10);
+	UNTIL(fx.api.buffered == 10);
 	if (_i == 0)
-		fx.finished = true;
+		agent.finished = true;
 	else if (_i == 1)
-		peer_close(&client);
+		peer_close(client);
 	else
 		call_set_suspend(fx.api.calls);
-	UNTIL(is_buffered, 0);
-	UNTIL(no_exchange, NULL);
+	UNTIL(fx.api.buffered == 0);
+	UNTIL(http_server_exchanges(fx.api.http) == 0);
 }
 END_TEST
-
-static bool reply_has_begun(void *arg)
-{
-	(void)arg;
-	return client.in.len > 0;
-}
 
 START_TEST(a_client_that_leaves_a_long_result_is_forgotten)
 {
@@ -379,20 +321,20 @@ START_TEST(a_client_that_leaves_a_long_result_is_forgotten)
 	memset(text, 'x', sizeof(text) - 1);
 	start("/exec");
 	agent_writes(text);
-	fx.finished = true;
-	UNTIL(reply_has_begun, NULL);
-	ck_assert_uint_lt(client.in.len, sizeof(text));
+	agent.finished = true;
+	UNTIL(client->in.len > 0);
+	ck_assert_uint_lt(client->in.len, sizeof(text));
 	ck_assert_uint_eq(fx.api.buffered, sizeof(text) - 1);
-	peer_close(&client);
-	UNTIL(no_exchange, NULL);
+	peer_close(client);
+	UNTIL(http_server_exchanges(fx.api.http) == 0);
 	ck_assert_uint_eq(fx.api.buffered, 0);
-	ck_assert_uint_eq(fx.cancelled, 0);
+	ck_assert_uint_eq(agent.cancelled, 0);
 }
 END_TEST
 
 int main(void)
 {
-	TCase *t = new_case("call", setup, teardown);
+	TCase *t = new_case("call", fixture_setup, fixture_teardown);
 	tcase_add_test(t, the_result_is_the_reply);
 	tcase_add_loop_test(t, a_reply_gives_the_output_up_and_a_stream_does_not, 0, 2);
 	tcase_add_loop_test(t, each_exec_is_counted_once, 0, 5);

@@ -2,38 +2,24 @@
  * refused and never dropped, every refusal has the request's id. */
 #include "tests/api_fixture.h"
 
-static struct peer client;
+static struct peer *client; /* the last one */
 
-static void setup(void)
+static void await_answer(void)
 {
-	fixture_setup();
-	client = (struct peer){.fd = -1};
-}
-
-static void teardown(void)
-{
-	peer_close(&client);
-	fixture_teardown();
-}
-
-static bool is_answered(void *arg)
-{
-	(void)arg;
-	return has(&client, "\r\n\r\n") && (has(&client, "HTTP/1.1 204") || has(&client, "}"));
+	UNTIL(has(client, "\r\n\r\n") && (has(client, "HTTP/1.1 204") || has(client, "}")));
 }
 
 static void ask(const char *method, const char *path, const char *body)
 {
-	peer_close(&client);
-	request(&client, method, path, "", body);
-	until(is_answered, NULL, &client, 1);
+	client = request(method, path, "", body);
+	await_answer();
 }
 
 static void expect_field(const char *field)
 {
 	char text[64];
 	snprintf(text, sizeof(text), "\"field\":\"%s\"", field);
-	ck_assert_msg(has(&client, text), "%s", client.in.data);
+	ck_assert_msg(has(client, text), "%s", client->in.data);
 }
 
 START_TEST(numbers_of_a_query_are_plain_decimals)
@@ -48,7 +34,7 @@ START_TEST(numbers_of_a_query_are_plain_decimals)
 		expect_field("wait_seconds");
 	}
 	ask("GET", "/execs/x?wait_seconds=0.0", "");
-	ck_assert(has(&client, "HTTP/1.1 200"));
+	ck_assert(has(client, "HTTP/1.1 200"));
 }
 END_TEST
 
@@ -62,14 +48,14 @@ START_TEST(whole_numbers_are_whole)
 		expect_field("limit");
 	}
 	ask("GET", "/execs?limit=1", "");
-	ck_assert(has(&client, "HTTP/1.1 200"));
+	ck_assert(has(client, "HTTP/1.1 200"));
 }
 END_TEST
 
 START_TEST(a_repeated_parameter_is_refused)
 {
 	ask("GET", "/execs/x/output?stream=stdout&stream=stderr", "");
-	ck_assert(has(&client, "HTTP/1.1 400"));
+	ck_assert(has(client, "HTTP/1.1 400"));
 	expect_field("stream");
 }
 END_TEST
@@ -77,20 +63,20 @@ END_TEST
 START_TEST(input_that_is_taken_is_counted)
 {
 	ask("POST", "/execs/x/stdin", "abc");
-	ck_assert(has(&client, "{\"offset\":3}"));
+	ck_assert(has(client, "{\"offset\":3}"));
 	ask("POST", "/execs/x/stdin?close=true", "de");
-	ck_assert(has(&client, "{\"offset\":5}"));
+	ck_assert(has(client, "{\"offset\":5}"));
 	ask("POST", "/execs/x/stdin?close=true", ""); /* nothing of it is lost */
-	ck_assert(has(&client, "{\"offset\":5}"));
+	ck_assert(has(client, "{\"offset\":5}"));
 }
 END_TEST
 
 START_TEST(input_to_a_closed_input_is_refused)
 {
-	fx.stdin_closed = true;
+	agent.stdin_closed = true;
 	ask("POST", _i == 0 ? "/execs/x/stdin" : "/execs/x/stdin?close=true", "abc");
-	ck_assert(has(&client, "HTTP/1.1 409") && has(&client, "exec.stdin_offset"));
-	ck_assert(has(&client, "\"limit\":0"));
+	ck_assert(has(client, "HTTP/1.1 409") && has(client, "exec.stdin_offset"));
+	ck_assert(has(client, "\"limit\":0"));
 	expect_field("stdin_open");
 }
 END_TEST
@@ -98,8 +84,8 @@ END_TEST
 START_TEST(a_request_that_is_malformed_has_an_id)
 {
 	ask("GET", "/%zz", "");
-	ck_assert(has(&client, "HTTP/1.1 400") && has(&client, "X-Request-Id: req_"));
-	ck_assert(has(&client, "\"request_id\":\"req_"));
+	ck_assert(has(client, "HTTP/1.1 400") && has(client, "X-Request-Id: req_"));
+	ck_assert(has(client, "\"request_id\":\"req_"));
 }
 END_TEST
 
@@ -107,17 +93,17 @@ START_TEST(a_request_that_is_refused_later_keeps_its_own_id)
 {
 	char *body = calloc(1, 2 * HTTP_READAHEAD_MAX + 1);
 	memset(body, 'x', 2 * HTTP_READAHEAD_MAX);
-	request(&client, "GET", "/execs", "X-Request-Id: mine\r\n", body);
+	client = request("GET", "/execs", "X-Request-Id: mine\r\n", body);
 	free(body);
-	until(is_answered, NULL, &client, 1);
-	ck_assert(has(&client, "HTTP/1.1 413") && has(&client, "X-Request-Id: mine\r\n"));
-	ck_assert(has(&client, "\"request_id\":\"mine\""));
+	await_answer();
+	ck_assert(has(client, "HTTP/1.1 413") && has(client, "X-Request-Id: mine\r\n"));
+	ck_assert(has(client, "\"request_id\":\"mine\""));
 }
 END_TEST
 
 int main(void)
 {
-	TCase *t = new_case("exec_calls", setup, teardown);
+	TCase *t = new_case("exec_calls", fixture_setup, fixture_teardown);
 	tcase_add_test(t, numbers_of_a_query_are_plain_decimals);
 	tcase_add_test(t, whole_numbers_are_whole);
 	tcase_add_test(t, a_repeated_parameter_is_refused);

@@ -18,34 +18,22 @@ static void idle_after(double seconds)
 	    sandbox_patch(sandbox, &(struct sandbox_patch){.ttl_seconds = &seconds}, &e), 0);
 }
 
-static bool asked_thrice(void *arg)
-{
-	(void)arg;
-	return fx.listed == 3;
-}
-
-static bool is_deleted(void *arg)
-{
-	(void)arg;
-	return sandbox_status(sandbox) == SANDBOX_DELETED;
-}
-
 START_TEST(an_exec_with_a_deadline_keeps_it)
 {
 	idle_after(0.01);
-	until(asked_thrice, NULL, NULL, 0);
+	UNTIL(agent.listed == 3);
 	ck_assert_int_eq(sandbox_status(sandbox), SANDBOX_RUNNING);
-	fx.finished = true;
-	until(is_deleted, NULL, NULL, 0);
+	agent.finished = true;
+	UNTIL(sandbox_status(sandbox) == SANDBOX_DELETED);
 }
 END_TEST
 
 START_TEST(nothing_keeps_it_when_nothing_runs)
 {
-	fx.finished = true;
+	agent.finished = true;
 	idle_after(0.01);
-	until(is_deleted, NULL, NULL, 0);
-	ck_assert_uint_eq(fx.listed, 1);
+	UNTIL(sandbox_status(sandbox) == SANDBOX_DELETED);
+	ck_assert_uint_eq(agent.listed, 1);
 }
 END_TEST
 
@@ -57,8 +45,8 @@ START_TEST(its_lifetime_is_absolute)
 	    sandbox_patch(sandbox, &(struct sandbox_patch){.max_lifetime_seconds = &lifetime},
 	                  &e),
 	    0);
-	until(is_deleted, NULL, NULL, 0);
-	ck_assert_uint_eq(fx.listed, 0);
+	UNTIL(sandbox_status(sandbox) == SANDBOX_DELETED);
+	ck_assert_uint_eq(agent.listed, 0);
 }
 END_TEST
 

@@ -5,57 +5,11 @@
 
 #define WAITERS 100
 
-static struct peer clients[WAITERS];
-static size_t count;
-
-static void setup(void)
-{
-	fixture_setup();
-	count = 0;
-}
-
-static void teardown(void)
-{
-	for (size_t i = 0; i < count; i++)
-		peer_close(&clients[i]);
-	fixture_teardown();
-}
-
 static struct peer *await(const char *seconds)
 {
 	char path[64];
 	snprintf(path, sizeof(path), "/execs/x?wait_seconds=%s", seconds);
-	request(&clients[count], "GET", path, "", "");
-	return &clients[count++];
-}
-
-static bool all_have(void *text)
-{
-	for (size_t i = 0; i < count; i++)
-		if (!has(&clients[i], text))
-			return false;
-	return true;
-}
-
-static bool last_has(void *text)
-{
-	return has(&clients[count - 1], text);
-}
-
-static bool watchers_are(void *n)
-{
-	return agent_watchers() == (uintptr_t)n;
-}
-
-static bool attached_again(void *arg)
-{
-	(void)arg;
-	return agent_watchers() == 1 && fx.attached == 2;
-}
-
-static bool hang_ups_are(void *n)
-{
-	return fx.hang_ups == (uintptr_t)n;
+	return request("GET", path, "", "");
 }
 
 static struct sandbox *the_sandbox(void)
@@ -64,37 +18,29 @@ static struct sandbox *the_sandbox(void)
 	return sandbox_find(fx.api.sandboxes, fx.id, NULL, &e);
 }
 
-static bool is_cancelled(void *arg)
-{
-	(void)arg;
-	return fx.cancelled > 0;
-}
-
-#define UNTIL(condition, arg) until(condition, (void *)(uintptr_t)(arg), clients, count)
-
 START_TEST(all_waiters_share_a_session)
 {
-	size_t before = fx.agent_count;
+	size_t before = agent.session_count;
 	for (int i = 0; i < WAITERS; i++)
 		await("60");
-	UNTIL(watchers_are, 1);
-	fx.finished = true;
-	UNTIL(all_have, "\"state\":\"finished\"");
+	UNTIL(agent_watchers() == 1);
+	agent.finished = true;
+	UNTIL(all_have("\"state\":\"finished\""));
 	/* to ask, to wait, to ask again, and spare ones meanwhile */
-	ck_assert_uint_le(fx.agent_count - before, 6);
-	UNTIL(watchers_are, 0);
+	ck_assert_uint_le(agent.session_count - before, 6);
+	UNTIL(agent_watchers() == 0);
 }
 END_TEST
 
 START_TEST(who_has_waited_long_enough_gets_it_as_it_runs)
 {
 	struct peer *patient = await("60");
-	UNTIL(watchers_are, 1);
-	await(_i == 0 ? "0.001" : "0.05");
-	UNTIL(last_has, "\"state\":\"running\"");
+	UNTIL(agent_watchers() == 1);
+	struct peer *hasty = await(_i == 0 ? "0.001" : "0.05");
+	UNTIL(has(hasty, "\"state\":\"running\""));
 	ck_assert(!has(patient, "HTTP/"));
-	fx.finished = true;
-	UNTIL(all_have, "HTTP/1.1 200");
+	agent.finished = true;
+	UNTIL(all_have("HTTP/1.1 200"));
 	ck_assert(has(patient, "\"state\":\"finished\""));
 }
 END_TEST
@@ -102,27 +48,27 @@ END_TEST
 START_TEST(time_that_is_over_before_the_first_answer_waits_for_it)
 {
 	await("0.000001");
-	UNTIL(all_have, "\"state\":\"running\"");
-	UNTIL(watchers_are, 0);
+	UNTIL(all_have("\"state\":\"running\""));
+	UNTIL(agent_watchers() == 0);
 }
 END_TEST
 
 START_TEST(the_end_of_an_exec_that_was_forgotten_is_told)
 {
 	await("60");
-	UNTIL(watchers_are, 1);
-	fx.finished = fx.vanished = true;
-	UNTIL(all_have, "\"state\":\"finished\"");
-	ck_assert(has(&clients[0], "\"exit_code\":7"));
+	UNTIL(agent_watchers() == 1);
+	agent.finished = agent.vanished = true;
+	UNTIL(all_have("\"state\":\"finished\""));
+	ck_assert(has(&fx.clients[0], "\"exit_code\":7"));
 }
 END_TEST
 
 START_TEST(an_unknown_exec_is_not_found)
 {
-	fx.vanished = true;
-	fx.hang_ups = _i;
+	agent.vanished = true;
+	agent.hang_ups = _i;
 	await("60");
-	UNTIL(all_have, "exec.not_found");
+	UNTIL(all_have("exec.not_found"));
 }
 END_TEST
 
@@ -131,10 +77,10 @@ START_TEST(a_lost_guest_is_told_to_all)
 	const struct err why = {.code = ERR_SANDBOX_LOST, .msg = "the VM has ended"};
 	await("60");
 	await("60");
-	UNTIL(watchers_are, 1);
+	UNTIL(agent_watchers() == 1);
 	agent_cut();
 	sandbox_failed(the_sandbox(), &why);
-	UNTIL(all_have, "sandbox.lost");
+	UNTIL(all_have("sandbox.lost"));
 }
 END_TEST
 
@@ -142,50 +88,50 @@ START_TEST(a_broken_link_is_attached_again)
 {
 	await("60");
 	await("60");
-	UNTIL(watchers_are, 1);
-	fx.hang_ups = _i == 0 ? 0 : REATTACH_TRIES - 1;
+	UNTIL(agent_watchers() == 1);
+	agent.hang_ups = _i == 0 ? 0 : REATTACH_TRIES - 1;
 	agent_cut();
-	UNTIL(attached_again, NULL);
-	fx.finished = true;
-	UNTIL(all_have, "\"state\":\"finished\"");
+	UNTIL(agent_watchers() == 1 && agent.attached == 2);
+	agent.finished = true;
+	UNTIL(all_have("\"state\":\"finished\""));
 }
 END_TEST
 
 START_TEST(an_exec_that_ended_while_the_link_was_broken_is_told)
 {
 	await("60");
-	UNTIL(watchers_are, 1);
-	fx.finished = true;
+	UNTIL(agent_watchers() == 1);
+	agent.finished = true;
 	agent_cut();
-	UNTIL(all_have, "\"state\":\"finished\"");
-	ck_assert_uint_eq(fx.attached, 1);
+	UNTIL(all_have("\"state\":\"finished\""));
+	ck_assert_uint_eq(agent.attached, 1);
 }
 END_TEST
 
 START_TEST(time_that_is_over_while_the_link_is_broken_waits_for_what_is_true)
 {
 	struct peer *patient = await("60");
-	UNTIL(watchers_are, 1);
-	fx.hang_ups = 1;
+	UNTIL(agent_watchers() == 1);
+	agent.hang_ups = 1;
 	agent_cut();
-	UNTIL(hang_ups_are, 0);
+	UNTIL(agent.hang_ups == 0);
 	await("0.000001"); /* long before the next try */
-	fx.finished = true;
-	UNTIL(all_have, "HTTP/1.1 200");
+	agent.finished = true;
+	UNTIL(all_have("HTTP/1.1 200"));
 	ck_assert(has(patient, "\"state\":\"finished\""));
-	ck_assert(has(&clients[1], "\"state\":\"finished\""));
+	ck_assert(has(&fx.clients[1], "\"state\":\"finished\""));
 }
 END_TEST
 
 START_TEST(an_agent_that_hangs_up_for_ever_is_lost)
 {
 	await("60");
-	UNTIL(watchers_are, 1);
-	fx.hang_ups = 1000;
+	UNTIL(agent_watchers() == 1);
+	agent.hang_ups = 1000;
 	ev_tstamp began = ev_time();
 	agent_cut();
-	UNTIL(all_have, "sandbox.lost");
-	ck_assert_uint_eq(fx.hang_ups, 1000 - REATTACH_TRIES);
+	UNTIL(all_have("sandbox.lost"));
+	ck_assert_uint_eq(agent.hang_ups, 1000 - REATTACH_TRIES);
 	ck_assert(ev_time() - began > 0.9 * REATTACH_TRIES * REATTACH_PAUSE_MS / 1e3);
 }
 END_TEST
@@ -193,23 +139,23 @@ END_TEST
 START_TEST(an_exec_that_is_gone_after_the_break_is_lost)
 {
 	await("60");
-	UNTIL(watchers_are, 1);
-	fx.vanished = true;
+	UNTIL(agent_watchers() == 1);
+	agent.vanished = true;
 	agent_cut();
-	UNTIL(all_have, "sandbox.lost");
+	UNTIL(all_have("sandbox.lost"));
 }
 END_TEST
 
 START_TEST(a_sandbox_that_is_deleted_while_the_link_is_broken_is_gone)
 {
 	await("60");
-	UNTIL(watchers_are, 1);
-	fx.hang_ups = 1;
+	UNTIL(agent_watchers() == 1);
+	agent.hang_ups = 1;
 	agent_cut();
-	UNTIL(hang_ups_are, 0);
+	UNTIL(agent.hang_ups == 0);
 	sandbox_delete(the_sandbox(), SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, NULL,
 	               NULL);
-	UNTIL(all_have, "sandbox.gone");
+	UNTIL(all_have("sandbox.gone"));
 }
 END_TEST
 
@@ -217,29 +163,28 @@ START_TEST(the_last_one_that_goes_closes_the_session)
 {
 	await("60");
 	await("60");
-	UNTIL(watchers_are, 1);
-	peer_close(&clients[0]);
-	peer_close(&clients[1]);
-	count = 0;
-	UNTIL(watchers_are, 0);
-	ck_assert_uint_eq(fx.cancelled, 0);
+	UNTIL(agent_watchers() == 1);
+	peer_close(&fx.clients[0]);
+	peer_close(&fx.clients[1]);
+	UNTIL(agent_watchers() == 0);
+	ck_assert_uint_eq(agent.cancelled, 0);
 }
 END_TEST
 
 START_TEST(a_kill_waits_for_the_end_as_others_do)
 {
 	await("60");
-	UNTIL(watchers_are, 1);
-	request(&clients[count++], "POST", "/execs/x/kill", "", "");
-	UNTIL(is_cancelled, 0);
-	fx.finished = true;
-	UNTIL(all_have, "\"state\":\"finished\"");
+	UNTIL(agent_watchers() == 1);
+	request("POST", "/execs/x/kill", "", "");
+	UNTIL(agent.cancelled > 0);
+	agent.finished = true;
+	UNTIL(all_have("\"state\":\"finished\""));
 }
 END_TEST
 
 int main(void)
 {
-	TCase *t = new_case("vigil", setup, teardown);
+	TCase *t = new_case("vigil", fixture_setup, fixture_teardown);
 	tcase_add_test(t, all_waiters_share_a_session);
 	tcase_add_loop_test(t, who_has_waited_long_enough_gets_it_as_it_runs, 0, 2);
 	tcase_add_test(t, time_that_is_over_before_the_first_answer_waits_for_it);
