@@ -395,12 +395,11 @@
 #define HIBERNATE_RETRY_MS 200
 
 /* Execs that run on without a call (detached ones, say): how many of a sandbox it keeps in mind
- * to tell of their ends. Its link to the agent for that is opened so long after one was left, or
- * after the sandbox came back with some, not in the way of the next call; again so long after
- * it broke; and closed so long after the last has ended (s). */
+ * to tell of their ends. Its link to the agent for that is opened so long after one was left, not
+ * in the way of the next call; again so long after it broke; and closed so long after the last has
+ * ended (s). */
 #define WATCHED_MAX (2 * EXECS_RUNNING_MAX)
 #define WATCH_DELAY_S 0.05
-#define WATCH_ALL_DELAY_S 0.5
 #define WATCH_RETRY_S 1
 #define WATCH_LINGER_S 10
 

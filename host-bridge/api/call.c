@@ -26,10 +26,11 @@ struct call {
 	struct call_request *q;
 	struct call_output out;
 	struct dial dial;
-	struct exec_claim claim; /* on the workspace's quota */
-	ev_timer watchdog;       /* the guest is silent past the exec's own deadline */
-	double still;            /* sandbox_still() that the watchdog takes account of */
-	unsigned attach_tries;   /* in a row */
+	struct exec_claim claim;  /* on the workspace's quota */
+	struct sandbox_exec exec; /* for its events */
+	ev_timer watchdog;        /* the guest is silent past the exec's own deadline */
+	double still;             /* sandbox_still() that the watchdog takes account of */
+	unsigned attach_tries;    /* in a row */
 	double attached_at;
 	bool replay; /* of a start that somebody has counted already */
 	bool owner;  /* of the exec: it may drop the output. Else a repetition of the request,
@@ -55,6 +56,7 @@ static void call_destroy(struct call *c)
 	ev_timer_stop(c->loop, &c->watchdog);
 	dial_close(&c->dial);
 	exec_claim_leave(&c->claim);
+	sandbox_exec_left(&c->exec);
 	call_output_free(&c->out);
 	call_request_free(c->q);
 	free(c);
@@ -81,8 +83,10 @@ static void call_fail(struct call *c, const struct err *e, const char *started)
 	if (strcmp(started, "no") != 0)
 		count_unseen(c, UNSEEN_ERROR);
 	r->outcome = "error";
-	if (strcmp(started, "no") == 0)
+	if (strcmp(started, "no") == 0) {
 		exec_claim_end(&c->claim);
+		sandbox_exec_drop(&c->exec);
+	}
 	call_output_fail(&c->out, e, &d);
 	call_destroy(c);
 }
@@ -94,10 +98,9 @@ static void call_finish(struct call *c, Sandgate__Result *result, uint64_t end)
 	r->on_room = NULL;
 	r->outcome = result_outcome_name(result->outcome);
 	exec_claim_end(&c->claim);
-	if (!c->replay) {
+	sandbox_exec_ended(&c->exec, r->outcome);
+	if (!c->replay)
 		metrics_exec(c->metrics, result->outcome, ev_now(c->loop) - r->received);
-		sandbox_event(c->sandbox, "exec_ended", c->q->exec_id, r->outcome);
-	}
 	if (!c->q->exec.keep_output && c->owner) {
 		bool cut[2];
 		call_output_cut(&c->out, result, cut);
@@ -201,8 +204,10 @@ static void on_started(struct call *c, const Sandgate__Started *s)
 	c->attached_at = ev_now(c->loop);
 	if (first)
 		c->replay = s->existing;
-	if (first && !s->existing)
-		sandbox_event(c->sandbox, "exec_started", c->q->exec_id, NULL);
+	if (first && s->existing)
+		sandbox_exec_drop(&c->exec);
+	else if (first)
+		sandbox_exec_started(&c->exec);
 	exec_claim_started(&c->claim, s->existing);
 	if (c->kind == CALL_START)
 		c->r->on_gone = NULL;
@@ -331,6 +336,7 @@ void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
 		q->exec.keep_output = true;
 	call_output_init(&c->out, r, kind, q);
 	memcpy(r->exec_id, c->q->exec_id, sizeof(r->exec_id));
+	sandbox_exec_follow(s, &c->exec, c->q->exec_id);
 	r->owner = c;
 	r->on_gone = on_gone;
 	r->on_room = on_client_room;

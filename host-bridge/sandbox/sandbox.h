@@ -114,6 +114,22 @@ struct vm_usage;
 struct vm_usage_call *sandbox_usage(const struct sandbox *s,
                                     void (*on_done)(const struct vm_usage *u, void *arg),
                                     void *arg, struct err *e);
+/* An exec that a call has asked for: follow it, tell once that it has started, and that it
+ * ended
+ * (`outcome` a literal). Left, it may run on, and the sandbox learns of its end from the agent;
+ * dropped, somebody else has started it. Embedded in the call; zeroed, it is nothing. */
+struct sandbox_exec {
+	LIST_ENTRY(sandbox_exec) entry;
+	struct sandbox *sandbox;
+	const char *id; /* the call's */
+	bool started;
+	const char *outcome; /* the agent has told its end, before its session did */
+};
+void sandbox_exec_follow(struct sandbox *s, struct sandbox_exec *x, const char *id);
+void sandbox_exec_started(struct sandbox_exec *x);
+void sandbox_exec_ended(struct sandbox_exec *x, const char *outcome);
+void sandbox_exec_left(struct sandbox_exec *x);
+void sandbox_exec_drop(struct sandbox_exec *x);
 /* Tell those who watch its events. `type` and `detail` are literals; the last two may be NULL.
  */
 void sandbox_event(struct sandbox *s, const char *type, const char *exec_id,
