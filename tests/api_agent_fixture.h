@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "proto/err.h"
 #include "proto/frame.h"
 #include "proto/limits.h"
 #include "proto/sandgate.pb-c.h"

@@ -50,10 +50,8 @@ END_TEST
 START_TEST(a_stream_to_http_1_0_ends_with_the_connection)
 {
 	static struct answer a;
-	int fd = client();
+	int fd = pending("GET /begin HTTP/1.0\r\n\r\n");
 
-	say(fd, "GET /begin HTTP/1.0\r\n\r\n");
-	until(seen.requests == 1);
 	ck_assert(http_write(seen.x, "hello", 5));
 	http_end(seen.x);
 	hear_all(fd, &a);
@@ -67,10 +65,8 @@ END_TEST
 START_TEST(a_broken_off_stream_to_http_1_0_is_a_reset)
 {
 	static struct answer a;
-	int fd = client();
+	int fd = pending("GET /begin HTTP/1.0\r\n\r\n");
 
-	say(fd, "GET /begin HTTP/1.0\r\n\r\n");
-	until(seen.requests == 1);
 	http_write(seen.x, "hello", 5);
 	http_abort(seen.x);
 	hear_all(fd, &a);
@@ -104,10 +100,8 @@ END_TEST
 START_TEST(a_broken_off_chunked_stream_lacks_its_last_chunk)
 {
 	static struct answer a;
-	int fd = client();
+	int fd = pending(REQUEST("/begin"));
 
-	say(fd, REQUEST("/begin"));
-	until(seen.requests == 1);
 	http_write(seen.x, "hello", 5);
 	http_abort(seen.x);
 	hear_all(fd, &a);
@@ -119,10 +113,8 @@ END_TEST
 START_TEST(headers_of_the_owner_are_sent)
 {
 	static struct answer a;
-	int fd = client();
+	int fd = pending(REQUEST("/wait"));
 
-	say(fd, REQUEST("/wait"));
-	until(seen.requests == 1);
 	http_set_header(seen.x, "X-Request-Id", "r1");
 	http_set_header(seen.x, "Retry-After", "5");
 	http_reply_take(seen.x, 503, "application/json", strdup("{}"), 2);
@@ -173,13 +165,11 @@ END_TEST
 START_TEST(requests_pipelined_behind_a_pending_one_wait_for_it)
 {
 	static struct answer a;
-	int fd = client();
+	int fd = pending(REQUEST("/wait")
+	                     REQUEST("/5") "POST /collect HTTP/1.1\r\n" HOST
+	                                   "Content-Length: 3\r\n\r\nabc" REQUEST("/6"));
 
-	say(fd, REQUEST("/wait") REQUEST("/5") "POST /collect HTTP/1.1\r\n" HOST
-	                                       "Content-Length: 3\r\n\r\nabc" REQUEST("/6"));
-	until(seen.requests == 1);
-	for (int i = 0; i < 5; i++)
-		turn();
+	settle();
 	ck_assert_int_eq(seen.requests, 1);
 	http_reply(seen.x, 200, "text/plain", "4", 1);
 	hear(fd, &a, "\r\n\r\n6");
@@ -233,20 +223,13 @@ START_TEST(a_reader_who_pipelines_and_does_not_read_is_held_up_not_buffered)
 {
 	static char requests[100 * 1024];
 	static struct answer a;
-	size_t len = 0, n = 0, sent = 0;
+	size_t len = 0;
 	int fd = client();
 
-	for (; len + 100 < sizeof requests; n++)
+	while (len + 100 < sizeof requests)
 		len +=
 		    (size_t)sprintf(requests + len, "GET /%064d HTTP/1.1\r\n" HOST "\r\n", 1);
-	for (int idle = 0; idle < 20;) {
-		ssize_t k = send(fd, requests + sent % len, len - sent % len, MSG_NOSIGNAL);
-
-		idle = k > 0 ? 0 : idle + 1;
-		sent += k > 0 ? (size_t)k : 0;
-		turn();
-		ck_assert_uint_lt(sent, 64u << 20);
-	}
+	flood(fd, requests, len);
 	ck_assert_uint_lt(LIST_FIRST(&server->conns)->out.len, 2 * HTTP_HIGH_WATER);
 	ck_assert_uint_le(LIST_FIRST(&server->conns)->in.len, 2 * HTTP_READAHEAD_MAX);
 	hear_some(fd, &a);
@@ -296,8 +279,7 @@ START_TEST(a_full_server_drops_the_longest_idle_and_else_lets_wait)
 	until(seen.requests == 1);
 	fd3 = client();
 	say(fd3, REQUEST("/3"));
-	for (int i = 0; i < 5; i++)
-		turn();
+	settle();
 	ck_assert_int_eq(seen.requests, 1);
 	close(fd2);
 	hear(fd3, &b, "\r\n\r\n3");
@@ -315,8 +297,7 @@ START_TEST(running_out_of_descriptors_only_delays_a_connection)
 		n++;
 	ck_assert_int_lt(n, 2000);
 	say(fd, REQUEST("/1"));
-	for (int i = 0; i < 5; i++)
-		turn();
+	settle();
 	ck_assert_int_eq(seen.requests, 0);
 	while (n > 0)
 		close(fds[--n]);

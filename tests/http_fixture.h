@@ -110,6 +110,13 @@ static inline void turn(void)
 		}                                                                   \
 	} while (0)
 
+/* What the server does by itself, it has done. */
+static inline void settle(void)
+{
+	for (int i = 0; i < 5; i++)
+		turn();
+}
+
 /* Send all of it, serving meanwhile. False when the server has reset the connection. */
 static inline bool say_n(int fd, const char *data, size_t len)
 {
@@ -133,6 +140,20 @@ static inline bool say_n(int fd, const char *data, size_t len)
 static inline void say(int fd, const char *text)
 {
 	say_n(fd, text, strlen(text));
+}
+
+/* Send `data` over and over, until the server has taken none of it for a while. */
+static inline void flood(int fd, const char *data, size_t len)
+{
+	size_t sent = 0;
+
+	for (int idle = 0; idle < 20; turn()) {
+		ssize_t n = send(fd, data + sent % len, len - sent % len, MSG_NOSIGNAL);
+
+		idle = n > 0 ? 0 : idle + 1;
+		sent += n > 0 ? (size_t)n : 0;
+		ck_assert_uint_lt(sent, 64u << 20);
+	}
 }
 
 struct answer {
@@ -174,6 +195,14 @@ static inline void hear_all(int fd, struct answer *a)
 
 	for (hear_some(fd, a); !a->closed; hear_some(fd, a))
 		ck_assert_msg(ev_time() - start < PATIENCE_S, "still open after '%s'", a->text);
+}
+
+static inline void assert_status(const struct answer *a, int status)
+{
+	char line[16];
+
+	snprintf(line, sizeof line, "HTTP/1.1 %d ", status);
+	ck_assert_msg(strncmp(a->text, line, strlen(line)) == 0, "got '%s'", a->text);
 }
 
 static inline void reset(int fd)

@@ -82,4 +82,14 @@ static inline void setup(void)
 	serve(on_request);
 }
 
+/* A client whose request has reached its handler. */
+static inline int pending(const char *request)
+{
+	int fd = client(), before = seen.requests;
+
+	say(fd, request);
+	until(seen.requests == before + 1);
+	return fd;
+}
+
 #endif
