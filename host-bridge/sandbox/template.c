@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "host-bridge/api/call_request.h"
@@ -281,24 +282,49 @@ int template_load(const char *rootfs_dir, const char *name, const char *vmm, str
 
 /* ---- all of them ---- */
 
-static json_t *one_json(const char *rootfs_dir, const char *name)
+/* Those that it can boot on; when there is none, `why` says so, unless it told before. `image`:
+ * the size of its root. */
+static json_t *usable_vmms(const json_t *json, const char *dir, const char *name,
+                           long long *image, struct err *why)
 {
 	static const char *const vmms[] = {"firecracker", "cloud-hypervisor", "qemu", "uml"};
+	const json_t *kernels = json_object_get(json, "kernels");
+	json_t *usable = json_array();
+	struct err first = {0};
+	for (size_t i = 0; i < sizeof(vmms) / sizeof(*vmms); i++) {
+		struct template t = {0};
+		struct stat st;
+		if (json_object_get(kernels, vmms[i]) == NULL)
+			continue;
+		if (fill(json, dir, vmms[i], &t, first.code == ERR_NONE ? &first : NULL) < 0)
+			continue;
+		json_array_append_new(usable, json_string(vmms[i]));
+		if (t.root[0] != '\0' && stat(t.root, &st) == 0)
+			*image = st.st_size;
+	}
+	if (json_array_size(usable) == 0 && why->code == ERR_NONE)
+		*why = first;
+	if (json_array_size(usable) == 0 && why->code == ERR_NONE)
+		invalid(why, name, "kernels", "names no VMM that is known");
+	return usable;
+}
+
+static json_t *one_json(const char *rootfs_dir, const char *name)
+{
 	struct err why = {0};
-	struct template t = {0};
 	char dir[PATH_MAX];
-	json_t *json = load(rootfs_dir, name, dir, &why), *usable = json_array();
+	long long image = 0;
+	json_t *json = load(rootfs_dir, name, dir, &why);
+	json_t *usable = usable_vmms(json, dir, name, &image, &why);
 	const json_t *text = json_object_get(json, "description");
-	for (size_t i = 0; json != NULL && i < sizeof(vmms) / sizeof(*vmms); i++)
-		if (fill(json, dir, vmms[i], &t, &why) == 0)
-			json_array_append_new(usable, json_string(vmms[i]));
 	unsigned disk = number(json, "disk_mib", 0);
-	const char *error = json_array_size(usable) > 0 ? NULL : why.msg;
-	json_t *result = json_pack(
-	    "{s:s, s:s?, s:o, s:{s:i, s:i, s:o}, s:s?}", "name", name, "description",
-	    json_string_value(text), "vmms", usable, "resources", "vcpus",
-	    (int)number(json, "vcpus", 1), "memory_mib", (int)number(json, "memory_mib", 256),
-	    "disk_mib", disk > 0 ? json_integer(disk) : json_null(), "error", error);
+	json_t *result = json_pack("{s:s, s:s?, s:o, s:o, s:{s:i, s:i, s:o}, s:s?}", "name",
+	                           name, "description", json_string_value(text), "vmms", usable,
+	                           "root_bytes", image > 0 ? json_integer(image) : json_null(),
+	                           "resources", "vcpus", (int)number(json, "vcpus", 1),
+	                           "memory_mib", (int)number(json, "memory_mib", 256),
+	                           "disk_mib", disk > 0 ? json_integer(disk) : json_null(),
+	                           "error", why.code != ERR_NONE ? why.msg : NULL);
 	json_decref(json);
 	return result;
 }

@@ -30,8 +30,8 @@ int template_load(const char *rootfs_dir, const char *name, const char *vmm, str
                   struct err *e);
 /* Of one that was loaded, or is zeroed: what it owns. */
 void template_free(struct template *t);
-/* [{name, description, vmms: those it can boot on, resources, error}] in order of name; `error`
- * says why it can boot on none. New reference. */
+/* [{name, description, vmms: those it can boot on, root_bytes, resources, error}] in order of
+ * name; `error` says why it can boot on none. New reference. */
 json_t *template_list(const char *rootfs_dir);
 
 #endif

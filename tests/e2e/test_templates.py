@@ -80,8 +80,29 @@ def test_a_template_that_is_not_there_is_not_found(own, name):
     assert (reply.status, reply.code) == (404, "template.not_found")
 
 
-def test_a_missing_file_is_named(own):
-    own.write("mine", {**GOOD, "initrds": {"uml": "none.cpio"}})
+@pytest.mark.parametrize("change,words", [
+    ({"initrds": {"uml": "none.cpio"}}, "initrds.uml names none.cpio, which is missing"),
+    ({"uml_preload": "/none.so"}, "uml_preload names /none.so, which is missing"),
+    ({"initrds": {}}, "initrds.uml is missing: the template is not for this VMM"),
+])
+def test_a_missing_file_is_named_with_its_field(own, change, words):
+    own.write("mine", {**GOOD, **change})
     reply = own.client.post("/v1/sandboxes", {"template": "mine"})
-    assert (reply.status, reply.error["message"]) == \
-        (502, "mine/template.json: initrds.uml names none.cpio, which is missing")
+    assert (reply.status, reply.error["message"]) == (502, f"mine/template.json: {words}")
+    [item] = own.client.get("/v1/templates").json["items"]
+    assert (item["vmms"], item["error"]) == ([], f"mine/template.json: {words}")
+
+
+def test_a_template_for_no_vmm_says_so(own):
+    own.write("mine", {**GOOD, "kernels": {"other": "x"}})
+    [item] = own.client.get("/v1/templates").json["items"]
+    assert item["error"] == "mine/template.json: kernels names no VMM that is known"
+
+
+def test_the_size_of_a_root_is_told(own, tmp_path):
+    (tmp_path / "root.ext4").write_bytes(b"x" * 12345)
+    own.write("rooted", {"name": "rooted", "kernels": {"qemu": "image.cpio"},
+                         "initrds": {"qemu": "image.cpio"}, "root": "../../root.ext4"})
+    items = own.client.get("/v1/templates").json["items"]
+    assert [(t["name"], t["vmms"], t["root_bytes"]) for t in items] == \
+        [("mine", ["uml"], None), ("rooted", ["qemu"], 12345)]
