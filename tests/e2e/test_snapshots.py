@@ -198,7 +198,7 @@ def test_a_paused_sandbox_stands_still_and_goes_on(box):
     stream = box.stream("for i in 1 2 3 4; do cat /proc/uptime; sleep 0.3; done",
                         timeout_seconds=2, grace_seconds=0)
     seen, rest = first_output(stream)
-    begun = [box.send(f"echo {i}", timeout_seconds=2, grace_seconds=0) for i in range(8)]
+    begun = [box.send(f"echo {i}", timeout_seconds=2, grace_seconds=0) for i in range(60)]
     asked = [box.client.send("GET", box.path + "/execs") for _ in range(4)]
     reply = box.client.post(box.path + "/pause")
     assert (reply.status, reply.json["status"]) == (200, "paused")
