@@ -122,7 +122,8 @@ static int take_source(const struct create_fields *f, struct sandbox_spec *spec,
 	if (f->template.s == NULL)
 		return 0;
 	if (f->template.len == 0 || f->template.len >= sizeof(spec->template))
-		return err_set(e, ERR_TEMPLATE_NOT_FOUND, "there is no such template");
+		return err_field(e, ERR_TEMPLATE_NOT_FOUND, "template",
+		                 "there is no such template");
 	memcpy(spec->template, f->template.s, f->template.len + 1);
 	return 0;
 }
