@@ -251,6 +251,7 @@ class CloudHypervisor(Machine):
         self.set_paused(after == "Paused")
 
     def pause(self):
+        log("pause", files=sorted(os.listdir()))
         self.turn("The VM could not be paused", "Running", "Paused")
 
     def resume(self):
