@@ -389,6 +389,10 @@
  * takes (seconds). */
 #define WARM_POOL_MAX 16
 #define WARM_KEPT_S 600
+/* One that nobody has taken for so long (seconds) runs a first exec, which does nothing and may
+ * take so long (ms): the later ones are quicker by that. */
+#define REHEARSAL_AFTER_S 0.5
+#define REHEARSAL_MS 5000
 
 /* One is to hibernate, but there are calls in progress which are no activity (its metrics are
  * asked for): it is tried again so soon. */

@@ -121,10 +121,7 @@ static int ask_resume(struct freeze *f, const Sandgate__Resume *how, struct err 
 	resume.entropy.len = sizeof(entropy);
 	open.op_case = SANDGATE__OPEN__OP_RESUME;
 	open.resume = &resume;
-	f->link = f->t.link;
-	f->t.link = NULL;
-	if (f->link == NULL)
-		f->link = link_create(f->t.loop, &f->t.endpoint, CONNECT_DEADLINE_MS, e);
+	f->link = link_create(f->t.loop, &f->t.endpoint, CONNECT_DEADLINE_MS, e);
 	if (f->link == NULL)
 		return -1;
 	link_insist(f->link);

@@ -25,7 +25,6 @@ struct freeze_target {
 	struct endpoint endpoint;
 	struct vm *vm;
 	uint64_t generation; /* the agent's, as last heard */
-	struct link *link;   /* to its agent, for freeze_renew to take over; or NULL */
 	bool stays;          /* saved, it is left as it is: its VM is about to be stopped */
 };
 

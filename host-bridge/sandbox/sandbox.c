@@ -177,7 +177,7 @@ static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
 	if (s->deleted) {
 		sandbox_delete_step(s);
 	} else if (s->warm) {
-		sandbox_warm_drop(s);
+		sandbox_warm_timer(s);
 	} else if (orphaned_in(s) == 0) {
 		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL, NULL);
 	} else if (too_old_in(s) == 0) {
@@ -246,10 +246,6 @@ static void on_vm_up(struct vm *vm, void *arg)
 	struct sandbox *s = arg;
 	(void)vm;
 	s->up = sandbox_clock();
-	if (s->warm) {
-		sandbox_warm_up(s);
-		return;
-	}
 	if (s->restored && s->agent != NULL && s->generation > 0)
 		sandbox_answered(s); /* the snapshot says who it is */
 	else
@@ -354,7 +350,7 @@ void sandbox_failed(struct sandbox *s, const struct err *why)
 	}
 	log_warn("sandbox", s->id, "failed: %s", why->msg);
 	if (s->status == SANDBOX_CREATING && s->restored && s->source == NULL &&
-	    !(s->warm && s->up > 0.) && why->code != ERR_STORAGE_FULL)
+	    !s->warmed && why->code != ERR_STORAGE_FULL)
 		baked_discard(
 		    s->baked); /* whether it was at fault or not: the next one boots */
 	if (s->warm) {

@@ -264,16 +264,14 @@ static void tell_created(struct sandbox *s)
 	sandbox_event(s, "booting", NULL, s->restored ? "restore" : "boot");
 }
 
-/* From the warm pool: it may be up already. */
+/* From the warm pool. */
 static int take(struct sandbox *s, struct err *e)
 {
 	if (sandbox_save(s, e) < 0)
 		return undo(s);
 	tell_created(s);
-	if (s->up > 0.) {
-		s->up = sandbox_clock();
-		sandbox_answered(s);
-	}
+	if (s->warmed)
+		sandbox_running(s);
 	return 0;
 }
 

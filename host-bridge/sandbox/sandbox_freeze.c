@@ -9,6 +9,7 @@
 
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
+#include "host-bridge/sandbox/sandbox_warm.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -28,10 +29,12 @@ static void settle(struct sandbox *s, const struct freeze_result *r)
 {
 	s->freeze = NULL;
 	s->generation = r->generation;
-	if (r->lost.code == ERR_NONE)
-		sandbox_running(s);
-	else
+	if (r->lost.code != ERR_NONE)
 		sandbox_failed(s, &r->lost);
+	else if (s->warm)
+		sandbox_warm_renewed(s);
+	else
+		sandbox_running(s);
 }
 
 static bool manages_machine(const struct sandbox *s)
@@ -133,11 +136,6 @@ static void renew(struct sandbox *s, bool same)
 		snprintf(hostname, sizeof(hostname), "sb%s", ulid != NULL ? ulid : "");
 		how.hostname.data = (uint8_t *)hostname;
 		how.hostname.len = strlen(hostname);
-	}
-	if (s->asked != NULL) {
-		link_watch(s->asked, NULL, NULL);
-		t.link = s->asked;
-		s->asked = NULL;
 	}
 	s->freeze = freeze_renew(&t, &how, on_renewed, s, &e);
 	if (s->freeze == NULL)

@@ -54,7 +54,9 @@ struct sandbox {
 	struct vm *vm;         /* NULL: nothing of it is left */
 	uid_t uid;             /* … and whom its processes are, when the bridge is root */
 	bool stopping;         /* vm_stop was called */
-	bool warm;             /* nobody's yet */
+	bool warm;             /* nobody's yet: sandbox_warm.h */
+	bool warmed;           /* … and it could be somebody's now */
+	bool rehearsed;        /* … its first exec was run, or is being run */
 	struct endpoint endpoint;
 
 	int64_t created_ms; /* wall clock */

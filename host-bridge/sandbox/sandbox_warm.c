@@ -13,7 +13,7 @@ unsigned sandbox_warm_count(const struct sandbox_set *set)
 	unsigned n = 0;
 	const struct sandbox *s;
 	TAILQ_FOREACH (s, &set->warm, entry)
-		n += s->up > 0. && !s->deleted;
+		n += s->warmed && !s->deleted;
 	return n;
 }
 
@@ -36,7 +36,7 @@ static bool is_busy(const struct sandbox_set *set)
 		if (s->status == SANDBOX_CREATING && !s->deleted)
 			return true;
 	TAILQ_FOREACH (s, &set->warm, entry)
-		if (s->up == 0.)
+		if (!s->warmed)
 			return true;
 	return false;
 }
@@ -93,20 +93,98 @@ void sandbox_warm_fill(const struct sandbox *like)
 		log_info("sandbox", NULL, "no warm VM: %s", e.msg);
 }
 
-static void on_link_end(struct link *l, void *arg)
+/* ---- its first exec ---- */
+
+#define EXEC_ID "rehearsal"
+
+/* Whether it succeeded or not: a first exec that takes longer is nobody's loss. */
+static void rehearsed(struct sandbox *s)
 {
-	struct sandbox *s = arg;
+	link_destroy(s->asked, false);
 	s->asked = NULL;
-	link_destroy(l, false);
+	s->warmed = true;
+	if (s->warm)
+		sandbox_timer_in(s, WARM_KEPT_S);
+	else
+		sandbox_running(s);
 }
 
-void sandbox_warm_up(struct sandbox *s)
+static void on_closed(struct link *l, const struct err *why, bool sent,
+                      const Sandgate__Refused *refused, void *owner)
 {
+	struct sandbox *s = owner;
+	(void)l;
+	(void)sent;
+	(void)refused;
+	log_info("sandbox", s->id, "its first exec: %s", why->msg);
+	s->asked = NULL;
+	rehearsed(s);
+}
+
+static void ask(struct sandbox *s, Sandgate__Open *open,
+                void (*on_frame)(struct link *l, const Sandgate__GuestFrame *f, void *owner))
+{
+	const struct link_handlers handlers = {.on_frame = on_frame, .on_closed = on_closed};
 	struct err e = {0};
-	s->asked = link_create(s->set->loop, &s->endpoint, BOOT_DEADLINE_S * 1000, &e);
-	if (s->asked != NULL)
-		link_watch(s->asked, on_link_end, s);
+	link_destroy(s->asked, false);
+	s->asked = link_create(s->set->loop, &s->endpoint, CONNECT_DEADLINE_MS, &e);
+	if (s->asked == NULL ||
+	    link_open(s->asked, open, CONNECT_DEADLINE_MS, &handlers, s, &e) < 0)
+		rehearsed(s);
+	else
+		link_expect(s->asked, REHEARSAL_MS);
+}
+
+static void on_forgotten(struct link *l, const Sandgate__GuestFrame *f, void *owner)
+{
+	(void)l;
+	(void)f;
+	rehearsed(owner);
+}
+
+static void on_exit_frame(struct link *l, const Sandgate__GuestFrame *f, void *owner)
+{
+	Sandgate__Open open = SANDGATE__OPEN__INIT;
+	Sandgate__ForgetExec forget = SANDGATE__FORGET_EXEC__INIT;
+	(void)l;
+	if (f->body_case != SANDGATE__GUEST_FRAME__BODY_EXIT)
+		return;
+	forget.exec_id = EXEC_ID;
+	open.op_case = SANDGATE__OPEN__OP_FORGET_EXEC;
+	open.forget_exec = &forget;
+	ask(owner, &open, on_forgotten);
+}
+
+/* Everything that an exec needs is brought into the host's memory, and translated where there
+ * is no KVM; then the guest forgets it. */
+static void rehearse(struct sandbox *s)
+{
+	static char cmd[] = "true";
+	Sandgate__Open open = SANDGATE__OPEN__INIT;
+	Sandgate__Exec exec = SANDGATE__EXEC__INIT;
+	exec.exec_id = EXEC_ID;
+	exec.cmd = (ProtobufCBinaryData){.data = (uint8_t *)cmd, .len = sizeof(cmd) - 1};
+	exec.timeout_ms = REHEARSAL_MS;
+	open.op_case = SANDGATE__OPEN__OP_EXEC;
+	open.exec = &exec;
+	s->warmed = false;
+	s->rehearsed = true;
+	ask(s, &open, on_exit_frame);
+}
+
+void sandbox_warm_renewed(struct sandbox *s)
+{
+	s->warmed = true;
+	sandbox_timer_in(s, REHEARSAL_AFTER_S);
 	sandbox_warm_fill(s); /* if there are to be more */
+}
+
+void sandbox_warm_timer(struct sandbox *s)
+{
+	if (s->warmed && !s->rehearsed)
+		rehearse(s);
+	else
+		sandbox_warm_drop(s);
 }
 
 /* ---- to take one ---- */
@@ -118,7 +196,7 @@ static struct sandbox *find(const struct sandbox *s)
 		return NULL;
 	TAILQ_FOREACH (w, &s->set->warm, entry)
 		if (!w->deleted && w->launcher == s->launcher &&
-		    strcmp(w->baked, s->baked) == 0 && (found == NULL || found->up == 0.))
+		    strcmp(w->baked, s->baked) == 0 && (found == NULL || !found->warmed))
 			found = w;
 	return found;
 }
@@ -134,8 +212,9 @@ struct sandbox *sandbox_warm_claim(struct sandbox *s)
 	w->ready_waiters = s->ready_waiters;
 	SLIST_INIT(&s->ready_waiters);
 	w->created_ms = s->created_ms;
-	w->born = s->born;
-	w->active = s->active;
+	w->born = w->active = s->born;
+	if (w->up > 0.)
+		w->up = s->born; /* nobody has waited for that */
 	sandbox_free(s);
 	ev_timer_stop(w->set->loop, &w->timer);
 	TAILQ_REMOVE(&w->set->warm, w, entry);

@@ -54,6 +54,17 @@ def test_a_create_takes_what_is_there_and_another_is_made(pool):
         box.delete()
 
 
+def test_one_that_waits_runs_a_first_exec_and_forgets_it(pool):
+    pool.client.create().delete()
+    until(lambda: warm(pool) == 1, 30, "another warm VM")
+    until(lambda: warm(pool) == 0, 30, "its first exec")
+    until(lambda: warm(pool) == 1, 30, "the end of that")
+    box = pool.client.create()
+    assert box.client.get(box.path + "/execs").json["items"] == []
+    assert box.out("echo hi") == "hi\n"
+    box.delete()
+
+
 def test_nobody_sees_it(pool):
     [room] = rooms(pool)
     client, id = pool.client, f"sb-{pool.client.get('/v1/node').json['node']}-" + room
