@@ -101,21 +101,33 @@ START_TEST(a_path_too_long_for_its_sockets_is_refused)
 }
 END_TEST
 
-START_TEST(auto_takes_it_where_kvm_has_been_proved_and_after_firecracker)
+START_TEST(auto_takes_it_where_its_trial_of_kvm_has_succeeded)
 {
-	struct launcher_host host = {.rootfs_dir = dir, .agent_path = "/none", .kvm = true};
+	struct launcher_host host = {.rootfs_dir = dir, .agent_path = "/none"};
+	host.kvm = &launcher_cloud_hypervisor;
 	ck_assert_ptr_eq(launcher_choose("auto", &host, &e), &launcher_cloud_hypervisor);
-	host.kvm = false;
+	host.kvm = &launcher_firecracker;
+	ck_assert_ptr_ne(launcher_choose("auto", &host, &e), &launcher_cloud_hypervisor);
+	host.kvm = NULL;
 	ck_assert_ptr_ne(launcher_choose("auto", &host, &e), &launcher_cloud_hypervisor);
 	ck_assert_ptr_eq(launcher_choose("cloud-hypervisor", &host, &e),
 	                 &launcher_cloud_hypervisor);
-	host.kvm = true;
-	install("jailer", NULL);
-	install("firecracker", NULL);
-	ck_assert_ptr_eq(launcher_choose("auto", &host, &e), &launcher_firecracker);
+	host.kvm = &launcher_cloud_hypervisor;
 	uninstall("cloud-hypervisor");
+	ck_assert_ptr_ne(launcher_choose("auto", &host, &e), &launcher_cloud_hypervisor);
 	ck_assert_ptr_null(launcher_choose("cloud-hypervisor", &host, &e));
 	ck_assert_int_eq(e.code, ERR_LAUNCHER_FAILED);
+}
+END_TEST
+
+START_TEST(it_comes_after_firecracker_and_before_qemu)
+{
+	unsigned n = 0;
+	while (launcher_at(n) != &launcher_cloud_hypervisor)
+		n++;
+	ck_assert_uint_gt(n, 0);
+	ck_assert_ptr_eq(launcher_at(n - 1), &launcher_firecracker);
+	ck_assert_ptr_eq(launcher_at(n + 1), &launcher_qemu);
 }
 END_TEST
 
@@ -216,7 +228,8 @@ int main(void)
 	}
 	tcase_add_test(t, what_is_restored_is_told_its_size_and_not_what_to_boot);
 	tcase_add_test(t, a_path_too_long_for_its_sockets_is_refused);
-	tcase_add_test(t, auto_takes_it_where_kvm_has_been_proved_and_after_firecracker);
+	tcase_add_test(t, auto_takes_it_where_its_trial_of_kvm_has_succeeded);
+	tcase_add_test(t, it_comes_after_firecracker_and_before_qemu);
 	tcase_add_test(t, vm_is_created_with_all_that_it_has);
 	tcase_add_test(t, fields_that_a_version_does_not_know_are_not_sent);
 	tcase_add_test(t, a_restored_vm_gets_its_own_socket_and_disks_and_keeps_the_rest);
