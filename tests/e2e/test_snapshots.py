@@ -251,7 +251,7 @@ def test_a_restarted_bridge_knows_its_snapshots_and_its_paused_sandboxes(farm):
         bridge.stop()
 
 
-@pytest.mark.parametrize("action", ["snapshots", "pause", "hibernate", "fork"])
+@pytest.mark.parametrize("action", ["snapshots", "pause", "hibernate"])
 def test_a_bridge_killed_while_it_saves_loses_nothing_that_runs(farm, action):
     """At moments spread over the whole of it: the next bridge lets the guest go on."""
     bridge = farm.new("qemu").start()
