@@ -61,29 +61,23 @@ class Doubles:
 
 
 class DoubledBridge(Bridge):
-    def __init__(self, directory, vmm, version=None):
+    """As nobody, its VMM is not locked up: as the double of Cloud Hypervisor, which needs this
+    machine's Python, must not be. Doubles' guests can be root all the same."""
+
+    def __init__(self, directory, vmm, version=None, as_nobody=False):
         super().__init__(directory, vmm)
         self.doubles = Doubles(directory, vmm, version or VERSIONS[vmm])
+        self.as_nobody = os.getuid() == 0 and (as_nobody or vmm == "cloud-hypervisor")
+        for path in (self.directory, self.state, self.attach) if self.as_nobody else ():
+            os.chown(path, NOBODY, NOBODY)
 
     def environment(self):
         return {**super().environment(), "PATH": f"{self.doubles.bin}:{os.environ['PATH']}"}
 
     def command(self):
-        """A double of Cloud Hypervisor needs this machine's Python, so it must not be locked up
-        by a bridge that is root: that is another user, whose doubles' guests can be root's."""
-        return self.as_nobody() + super().command()
-
-    def as_nobody(self):
-        if self.launcher != "cloud-hypervisor" or os.getuid() != 0:
-            return []
-        return ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups",
-                "--inh-caps", CAPABILITIES, "--ambient-caps", CAPABILITIES]
-
-    def start(self, **popen):
-        if self.as_nobody() or "user" in popen:
-            for path in (self.directory, self.state, self.attach):
-                os.chown(path, NOBODY, NOBODY)
-        return super().start(**popen)
+        nobody = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups",
+                  "--inh-caps", CAPABILITIES, "--ambient-caps", CAPABILITIES]
+        return (nobody if self.as_nobody else []) + super().command()
 
     def stop(self):
         """No guest came to life on memory that was changed or cut off, and nothing is left."""
@@ -97,10 +91,10 @@ def doubled_bridges(farm, vmm):
     """What makes a test's bridges and starts them; stopped at the end."""
     made = []
 
-    def start(version=None, **popen):
+    def start(version=None, **how):
         farm.count += 1
-        made.append(DoubledBridge(farm.directory / f"own{farm.count}", vmm, version))
-        return made[-1].start(**popen)
+        made.append(DoubledBridge(farm.directory / f"own{farm.count}", vmm, version, **how))
+        return made[-1].start()
     yield start
     for bridge in made:
         bridge.stop()

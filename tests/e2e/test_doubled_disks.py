@@ -135,8 +135,8 @@ def test_a_restarted_bridge_saves_the_disk_as_well(disks):
 
 def test_without_privileges_the_disk_is_the_bridges(farm):
     farm.count += 1
-    bridge = DoubledBridge(farm.directory / f"own{farm.count}", "firecracker")
-    bridge.start(user=NOBODY, group=NOBODY, extra_groups=[])
+    bridge = DoubledBridge(farm.directory / f"own{farm.count}", "firecracker", as_nobody=True)
+    bridge.start()
     disks = Disks(bridge)
     try:
         box = bridge.client.create(resources={"disk_mib": 32})

@@ -15,7 +15,7 @@ import pytest
 from bridge import PROGRAM
 from client import until
 from conftest import need
-from doubled import NOBODY, doubled_bridges, snapshot
+from doubled import doubled_bridges, restore, snapshot
 
 
 @pytest.fixture
@@ -76,14 +76,15 @@ def test_versions_that_do_not_survive_it_are_neither_paused_nor_saved(make):
 
 
 def test_an_unprivileged_bridge_does_without_the_jailer(make):
-    bridge = make(user=NOBODY, group=NOBODY, extra_groups=[])
+    bridge = make(as_nobody=True)
     (bridge.doubles.bin / "jailer").unlink()
     box = bridge.client.create()
     assert box.out("echo ok") == "ok\n"
-    snapshot(box)
-    assert box.out("echo ok") == "ok\n"
-    assert sorted(p.name for p in bridge.directory_of(box).iterdir()) == \
-        ["agent.sock", "api.sock", "v.sock"]
+    clone = restore(bridge.client, snapshot(box))
+    for each in (box, clone):
+        assert each.out("echo ok") == "ok\n"
+        assert sorted(p.name for p in bridge.directory_of(each).iterdir()) == \
+            ["agent.sock", "api.sock", "v.sock"]
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="QEMU's microvm is an x86 machine")
