@@ -4,8 +4,8 @@
  * A call that cannot be done twice, or in the state that the VM is in, is the caller's fault:
  * sandbox.c keeps the state machine.
  *
- * A snapshot is a directory with the files SNAPSHOT_STATE and SNAPSHOT_MEMORY, and DISK_FILE
- * when the VM has a disk of its own.
+ * A snapshot is a directory with the files SNAPSHOT_STATE and SNAPSHOT_MEMORY, DISK_FILE when
+ * the VM has a disk of its own, and what a VMM needs besides.
  */
 #ifndef SANDGATE_VMM_H
 #define SANDGATE_VMM_H

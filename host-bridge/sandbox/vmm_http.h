@@ -1,9 +1,10 @@
 /*
  * A VMM's HTTP API on its Unix socket: one conversation, a script of requests one after the
- * other, each with a JSON body or none. vmm_firecracker.c writes the scripts; nobody else
- * speaks to such a socket. A conversation is its own connection, so that nothing is kept while
- * a VM merely runs, and a VM that a restarted bridge takes up is spoken to like any other.
- * The VMM may have been taken over by its guest: what it answers is bounded and distrusted.
+ * other, each with a JSON body or none. The VMMs' own files write the scripts (vmm_room.h);
+ * nobody else speaks to such a socket. A conversation is its own connection, so that nothing is
+ * kept while a VM merely runs, and a VM that a restarted bridge takes up is spoken to like any
+ * other. The VMM may have been taken over by its guest: what it answers is bounded and
+ * distrusted.
  */
 #ifndef SANDGATE_VMM_HTTP_H
 #define SANDGATE_VMM_HTTP_H

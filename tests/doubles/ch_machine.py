@@ -1,4 +1,4 @@
-"""What the double of Cloud Hypervisor's API means: fields by version, the states of a VM, snapshots.
+"""What the double of Cloud Hypervisor's API means: fields by version, a VM's states, snapshots.
 
 Held against v53.0 itself, where that could be had; it is stricter in two things. A field that it
 does not know is refused, where the real one takes no notice of it. And memory that was cut off is a
