@@ -74,6 +74,8 @@ void exec_output_init(struct exec *x);
 int exec_output_open(struct exec *x); /* -1 with errno */
 void exec_interest(struct exec *x);   /* recompute which pipes are read */
 bool exec_output_ended(const struct exec *x);
+/* There is some that is about to be read: it is the agent that is slow, not who writes. */
+bool exec_output_waits(const struct exec *x);
 /* What the pipes hold now is read now, so that it leaves together with the result. */
 void exec_output_drain(struct exec *x);
 /* The child's ends. They are held until the leader has ended, or a pipe that closes as it dies

@@ -118,6 +118,17 @@ void exec_output_drain(struct exec *x)
 	after_read(x);
 }
 
+bool exec_output_waits(const struct exec *x)
+{
+	for (unsigned i = 0; i < RING_STREAMS; i++) {
+		int held = 0;
+		if (ev_is_active(&x->pipes[i]) && ioctl(x->pipes[i].fd, FIONREAD, &held) == 0 &&
+		    held > 0)
+			return true;
+	}
+	return false;
+}
+
 static int open_pipe(struct exec *x, unsigned stream)
 {
 	int fds[2];

@@ -151,8 +151,9 @@ static void on_phase(struct ev_loop *loop, ev_timer *w, int revents)
 		on_spawn_late(x);
 	} else if (x->state == EXEC_DRAINING) {
 		uint64_t now = clock_mono_ms();
-		if (now - x->read_ms < DRAIN_IDLE_MS && now - x->reaped_ms < DRAIN_MAX_MS) {
-			arm(x, &x->phase, DRAIN_IDLE_MS - (now - x->read_ms));
+		uint64_t idle = exec_output_waits(x) ? 0 : now - x->read_ms;
+		if (idle < DRAIN_IDLE_MS && now - x->reaped_ms < DRAIN_MAX_MS) {
+			arm(x, &x->phase, DRAIN_IDLE_MS - idle);
 			return;
 		}
 		x->drain_over = true;

@@ -327,6 +327,14 @@ static inline struct host *host_attach(const char *id, Sandgate__Role role, uint
 	return h;
 }
 
+static inline struct exec *find_exec(const char *id)
+{
+	struct err e = {0};
+	struct exec *x = exec_table_find(agent_table(fixture_agent), id, &e);
+	ck_assert_msg(x != NULL, "%s", e.msg);
+	return x;
+}
+
 /* Run `m` to its end as its owner. */
 static inline struct transcript host_run(Sandgate__Exec *m)
 {

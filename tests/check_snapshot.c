@@ -97,12 +97,12 @@ START_TEST(nobody_is_lost_while_the_agent_is_prepared)
 	prepare();
 	read_suspended(suspended, 0, NULL);
 	turn_for(1.2);
-	ck_assert_int_eq(exec_state(find("a")), EXEC_RUNNING);
-	ck_assert_int_eq(exec_state(find("b")), EXEC_RUNNING);
+	ck_assert_int_eq(exec_state(find_exec("a")), EXEC_RUNNING);
+	ck_assert_int_eq(exec_state(find_exec("b")), EXEC_RUNNING);
 	resume_same();
 	struct host *h = attach("b", 0);
 	expect_cancelled("a", SANDGATE__CANCEL_REASON__CANCEL_BRIDGE_LOST);
-	ck_assert_int_eq(exec_state(find("b")), EXEC_RUNNING);
+	ck_assert_int_eq(exec_state(find_exec("b")), EXEC_RUNNING);
 	host_close(h);
 }
 END_TEST
@@ -125,7 +125,7 @@ END_TEST
 
 static bool takes_no_more(void *length)
 {
-	return exec_stdin_offset(find("a")) == *(size_t *)length;
+	return exec_stdin_offset(find_exec("a")) == *(size_t *)length;
 }
 
 START_TEST(input_that_was_taken_is_acknowledged_first)

@@ -124,9 +124,9 @@ END_TEST
 
 static bool nothing_is_held(void *id)
 {
-	while (ring_shed(exec_ring(find(id))))
+	while (ring_shed(exec_ring(find_exec(id))))
 		;
-	return ring_memory(exec_ring(find(id))) == 0;
+	return ring_memory(exec_ring(find_exec(id))) == 0;
 }
 
 /* What it did not read is no longer the agent's to keep. */
@@ -144,7 +144,8 @@ START_TEST(what_is_held_of_a_finished_exec_goes_with_its_owners_time)
 	host_close(deaf);
 	go();
 	turn_until(is_finished, "a");
-	ck_assert_int_eq(exec_result(find("a"))->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
+	ck_assert_int_eq(exec_result(find_exec("a"))->outcome,
+	                 SANDGATE__OUTCOME__OUTCOME_EXITED);
 	ck_assert(!nothing_is_held("a"));
 	turn_until(nothing_is_held, "a");
 }

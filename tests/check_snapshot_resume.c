@@ -179,10 +179,10 @@ START_TEST(in_a_clone_foreground_execs_are_cancelled_and_others_run_on)
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_CANCELLED);
 	ck_assert_int_eq(t.result->cancel_reason, SANDGATE__CANCEL_REASON__CANCEL_FORKED);
 	transcript_free(&t);
-	ck_assert_int_eq(exec_state(find("keep")), EXEC_RUNNING);
-	ck_assert_int_eq(exec_state(find("back")), EXEC_RUNNING);
+	ck_assert_int_eq(exec_state(find_exec("keep")), EXEC_RUNNING);
+	ck_assert_int_eq(exec_state(find_exec("back")), EXEC_RUNNING);
 	Sandgate__ExecState state;
-	exec_describe(find("keep"), &state);
+	exec_describe(find_exec("keep"), &state);
 	ck_assert(state.detached);
 }
 END_TEST

@@ -114,17 +114,9 @@ static inline void retain_little(Sandgate__Exec *m)
 	m->limits = &limits;
 }
 
-static inline struct exec *find(const char *id)
-{
-	struct err e = {0};
-	struct exec *x = exec_table_find(agent_table(fixture_agent), id, &e);
-	ck_assert_msg(x != NULL, "%s", e.msg);
-	return x;
-}
-
 static inline uint64_t printed(const char *id)
 {
-	return ring_end(exec_ring(find(id)));
+	return ring_end(exec_ring(find_exec(id)));
 }
 
 /* What it prints has filled all that is between it and an owner who reads nothing. */
@@ -140,14 +132,15 @@ static inline void turn_until_held_up(const char *id)
 
 static inline bool is_finished(void *id)
 {
-	return exec_state(find(id)) == EXEC_FINISHED;
+	return exec_state(find_exec(id)) == EXEC_FINISHED;
 }
 
 static inline void expect_cancelled(const char *id, Sandgate__CancelReason reason)
 {
 	turn_until(is_finished, (void *)id);
-	ck_assert_int_eq(exec_result(find(id))->outcome, SANDGATE__OUTCOME__OUTCOME_CANCELLED);
-	ck_assert_int_eq(exec_result(find(id))->cancel_reason, reason);
+	ck_assert_int_eq(exec_result(find_exec(id))->outcome,
+	                 SANDGATE__OUTCOME__OUTCOME_CANCELLED);
+	ck_assert_int_eq(exec_result(find_exec(id))->cancel_reason, reason);
 }
 
 /* What a session carries up to Suspended, its last frame, checked to leave nothing out: put to
