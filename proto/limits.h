@@ -394,8 +394,8 @@
 #define REHEARSAL_AFTER_S 0.5
 #define REHEARSAL_MS 5000
 
-/* One is to hibernate, but there are calls in progress which are no activity (its metrics are
- * asked for): it is tried again so soon. */
+/* One is to hibernate, but a call is in progress that is no activity (an exec is looked at): it is
+ * tried again so soon. */
 #define HIBERNATE_RETRY_MS 200
 
 /* Execs that run on without a call (detached ones, say): how many of a sandbox it keeps in mind

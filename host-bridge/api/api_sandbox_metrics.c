@@ -158,10 +158,12 @@ static void ask_guest(struct gauge *g, struct sandbox *s)
 	struct err e = {0};
 	open.op_case = SANDGATE__OPEN__OP_METRICS;
 	open.metrics = &metrics;
-	if (dial_open(&g->dial, s, &open, DIAL_ASKS, &handlers, &e) < 0)
+	if (dial_open(&g->dial, s, &open, DIAL_ASKS, &handlers, &e) < 0) {
 		g->guest_error = err_name(e.code);
-	else
-		ev_timer_start(g->r->api->loop, &g->late);
+		return;
+	}
+	dial_yield(&g->dial);
+	ev_timer_start(g->r->api->loop, &g->late);
 }
 
 void api_sandbox_metrics(struct api_request *r, char *data, size_t len)

@@ -187,6 +187,11 @@ int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, enum dial
 	return 0;
 }
 
+void dial_yield(struct dial *d)
+{
+	d->listener.yields = true;
+}
+
 void dial_close(struct dial *d)
 {
 	if (d->link == NULL)

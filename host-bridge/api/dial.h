@@ -58,6 +58,8 @@ enum dial_kind {
 /* Start a session. */
 int dial_open(struct dial *d, struct sandbox *s, Sandgate__Open *open, enum dial_kind kind,
               const struct dial_handlers *h, struct err *e);
+/* It is no activity, and ends with ERR_TIMEOUT when the sandbox is to be saved or stopped. */
+void dial_yield(struct dial *d);
 /* All is answered: nothing is owed until the next frame is sent. */
 void dial_rest(struct dial *d);
 /* Let go: no handler is called any more. A Cancel still arrives. Harmless when closed. */

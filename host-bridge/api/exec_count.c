@@ -70,6 +70,8 @@ static void ask(struct exec_count *n, struct sandbox *s)
 	open.metrics = &metrics;
 	if (dial_open(&q->dial, s, &open, DIAL_ENDS, &handlers, &e) < 0)
 		question_destroy(q);
+	else
+		dial_yield(&q->dial);
 }
 
 static void begin_round(struct exec_count *n)

@@ -147,7 +147,7 @@ static void on_asleep(struct sandbox *s, struct snapshot *n, const struct err *e
 static void fall_asleep(struct sandbox *s)
 {
 	struct err e = {0};
-	if (s->status == SANDBOX_RUNNING && !LIST_EMPTY(&s->listeners)) {
+	if (s->status == SANDBOX_RUNNING && sandbox_is_called(s)) {
 		sandbox_timer_in(s, HIBERNATE_RETRY_MS / 1e3);
 		return;
 	}

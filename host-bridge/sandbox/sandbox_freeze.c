@@ -229,6 +229,7 @@ void sandbox_change_done(struct sandbox *s, struct snapshot *n, const struct err
 
 void sandbox_hush(struct sandbox *s)
 {
+	sandbox_tell_mute(s, true);
 	sandbox_drop_links(s);
 	sandbox_stop_pulse(s);
 	sandbox_stop_idle(s);

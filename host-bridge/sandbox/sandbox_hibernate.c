@@ -103,7 +103,7 @@ static void on_quiet(struct link_gate *g)
 
 int sandbox_hibernate(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e)
 {
-	if (!LIST_EMPTY(&s->listeners))
+	if (sandbox_is_called(s))
 		return err_set(e, ERR_INVALID_STATE, "calls are in progress in the sandbox");
 	if (sandbox_check_vmm(s, e) < 0 ||
 	    sandbox_change_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0)
@@ -123,7 +123,7 @@ void sandbox_asleep(struct sandbox *s)
 	struct err e = {0};
 	if (s->change != NULL)
 		sandbox_change_done(s, NULL, NULL);
-	bool wanted = !LIST_EMPTY(&s->listeners) || !SLIST_EMPTY(&s->ready_waiters);
+	bool wanted = sandbox_is_called(s) || !SLIST_EMPTY(&s->ready_waiters);
 	if (wanted && !s->unwoken && sandbox_wake(s, &e) < 0)
 		sandbox_not_woken(s, &e);
 	sandbox_update_timer(s);

@@ -17,13 +17,8 @@ static bool is_silent(const struct sandbox *s, unsigned seconds)
 
 static void tell_mute(struct sandbox *s)
 {
-	struct sandbox_listener *l;
 	log_warn("sandbox", s->id, "its agent does not answer");
-	while ((l = LIST_FIRST(&s->listeners)) != NULL) {
-		LIST_REMOVE(l, entry);
-		LIST_INSERT_HEAD(&s->told, l, entry);
-		l->on_mute(l);
-	}
+	sandbox_tell_mute(s, false);
 }
 
 static void on_opened(struct link *l, const Sandgate__Opened *o, void *owner)

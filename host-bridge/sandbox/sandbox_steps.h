@@ -31,6 +31,8 @@ int sandbox_add_waiter(struct sandbox_waiters *to, const struct sandbox_waiter *
                        struct err *e);
 void sandbox_tell_waiters(struct sandbox *s); /* soon, once the status has settled */
 void sandbox_tell(struct sandbox *s, Sandgate__CancelReason reason); /* all listeners */
+void sandbox_tell_mute(struct sandbox *s, bool yielding); /* all, or those that yield */
+bool sandbox_is_called(const struct sandbox *s); /* calls are in progress that do not yield */
 
 /* sandbox_delete.c; called from the timer alone: whoever has news sets that to 0 */
 void sandbox_delete_step(struct sandbox *s);

@@ -126,6 +126,28 @@ void sandbox_tell(struct sandbox *s, Sandgate__CancelReason reason)
 	}
 }
 
+void sandbox_tell_mute(struct sandbox *s, bool yielding)
+{
+	struct sandbox_listener *l, *next;
+	for (l = LIST_FIRST(&s->listeners); l != NULL; l = next) {
+		next = LIST_NEXT(l, entry);
+		if (yielding && !l->yields)
+			continue;
+		LIST_REMOVE(l, entry);
+		LIST_INSERT_HEAD(&s->told, l, entry);
+		l->on_mute(l);
+	}
+}
+
+bool sandbox_is_called(const struct sandbox *s)
+{
+	const struct sandbox_listener *l;
+	LIST_FOREACH (l, &s->listeners, entry)
+		if (!l->yields)
+			return true;
+	return false;
+}
+
 /* ---- memory ---- */
 
 void sandbox_init_waiters(struct sandbox *s)
