@@ -345,6 +345,12 @@ static inline struct transcript host_run(Sandgate__Exec *m)
 	return t;
 }
 
+static inline struct transcript host_run_cmd(const char *cmd)
+{
+	Sandgate__Exec m = exec_message("x", cmd);
+	return host_run(&m);
+}
+
 /* Refused with `code` and `field` is the next thing that is said, and the last. */
 static inline void host_expect_refused(struct host *h, enum err_code code, const char *field)
 {

@@ -1,18 +1,12 @@
-#include <poll.h>
+/* One command from its start to its result: how it ends, what it gets and what it prints. */
 #include <signal.h>
 #include <stdio.h>
 
 #include "tests/agent_fixture.h"
 
-static struct transcript run_cmd(const char *cmd)
-{
-	Sandgate__Exec m = exec_message("x", cmd);
-	return host_run(&m);
-}
-
 START_TEST(exit_code_and_both_streams_are_reported)
 {
-	struct transcript t = run_cmd("echo out; echo err >&2; exit 5");
+	struct transcript t = host_run_cmd("echo out; echo err >&2; exit 5");
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
 	ck_assert_int_eq(t.result->exit_code, 5);
 	ck_assert_str_eq(t.out[0], "out\n");
@@ -25,7 +19,7 @@ END_TEST
 
 START_TEST(death_by_a_signal_of_its_own_is_signaled)
 {
-	struct transcript t = run_cmd("kill -9 $$");
+	struct transcript t = host_run_cmd("kill -9 $$");
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_SIGNALED);
 	ck_assert_int_eq(t.result->exit_code, 137);
 	ck_assert_uint_eq(t.result->signal, SIGKILL);
@@ -35,7 +29,7 @@ END_TEST
 
 START_TEST(exit_137_is_an_exit)
 {
-	struct transcript t = run_cmd("exit 137");
+	struct transcript t = host_run_cmd("exit 137");
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
 	ck_assert_int_eq(t.result->exit_code, 137);
 	transcript_free(&t);
@@ -136,100 +130,6 @@ START_TEST(unknown_program_is_127)
 }
 END_TEST
 
-START_TEST(background_child_does_not_hold_the_result)
-{
-	struct transcript t = run_cmd("sleep 60 & echo $! >&2; echo hi");
-	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_EXITED);
-	ck_assert_str_eq(t.out[0], "hi\n");
-	ck_assert_uint_lt(t.result->finished_at_ms - t.result->started_at_ms, AT_ONCE_MS);
-	kill((pid_t)atoi(t.out[1]), SIGKILL);
-	transcript_free(&t);
-}
-END_TEST
-
-START_TEST(output_after_the_leaders_exit_is_kept_while_it_flows)
-{
-	/* A leader that was reaped cannot be signaled any more. */
-	struct transcript t =
-	    run_cmd("(while kill -0 $$ 2>/dev/null; do :; done; echo late) & echo hi");
-	ck_assert_str_eq(t.out[0], "hi\nlate\n");
-	transcript_free(&t);
-}
-END_TEST
-
-static bool is_draining(void *id)
-{
-	return exec_state(find_exec(id)) == EXEC_DRAINING;
-}
-
-/* It stands still until the leftover has written, and for longer than silence may last. */
-START_TEST(an_agent_that_did_not_run_does_not_take_that_for_silence)
-{
-	Sandgate__Exec m = exec_message("x", "(while kill -0 $$ 2>/dev/null; do :; done;"
-	                                     "echo x; echo y >/proc/$PPID/fd/99;"
-	                                     "exec head -c 300000 /dev/zero) & exit 3");
-	struct pollfd written = {.events = POLLIN};
-	int ends[2];
-	ck_assert(pipe2(ends, O_CLOEXEC) == 0 && dup3(ends[1], 99, O_CLOEXEC) == 99);
-	struct host *h = host_start(&m);
-	turn_until(is_draining, "x");
-	written.fd = ends[0];
-	ck_assert_int_eq(poll(&written, 1, AT_ONCE_MS), 1);
-	poll(NULL, 0, 2 * DRAIN_IDLE_MS);
-	struct transcript t = host_finish(h, 0);
-	ck_assert_uint_eq(t.len[0], 2 + 300000);
-	ck_assert_int_eq(t.result->exit_code, 3);
-	transcript_free(&t);
-}
-END_TEST
-
-/* How long the result waits for what three leftovers print (ms). */
-static uint64_t drain_chatty(const char *id)
-{
-	Sandgate__Exec m = exec_message(
-	    id, "for i in 1 2 3; do while :; do echo x; done & done; echo $$ >&2; exit 3");
-	struct transcript t = host_run(&m);
-	uint64_t took = t.result->finished_at_ms - t.result->started_at_ms;
-	kill(-(pid_t)atoi(t.out[1]), SIGKILL);
-	ck_assert_int_eq(t.result->exit_code, 3);
-	transcript_free(&t);
-	return took;
-}
-
-/* On a busy machine even they fall silent for a moment, so that it takes some tries. */
-START_TEST(chatty_leftovers_are_cut_at_the_drain_limit)
-{
-	uint64_t took = 0;
-	for (int i = 0; i < 5 && took < DRAIN_MAX_MS - 100; i++) {
-		char id[8];
-		snprintf(id, sizeof(id), "x%d", i);
-		took = drain_chatty(id);
-		ck_assert_uint_lt(took, DRAIN_MAX_MS + 3000);
-	}
-	ck_assert_uint_ge(took, DRAIN_MAX_MS - 100);
-}
-END_TEST
-
-static bool has_become_sleep(void *pid)
-{
-	char path[32], name[16] = "";
-	snprintf(path, sizeof(path), "/proc/%d/comm", *(pid_t *)pid);
-	FILE *f = fopen(path, "re");
-	ck_assert_msg(f != NULL && fgets(name, sizeof(name), f) != NULL, "it has ended");
-	fclose(f);
-	return strcmp(name, "sleep\n") == 0;
-}
-
-START_TEST(leftover_is_not_killed_by_sigpipe)
-{
-	struct transcript t = run_cmd("(sleep 0.4; echo a; echo b; exec sleep 60) & echo $!");
-	pid_t left = (pid_t)atoi(t.out[0]);
-	turn_until(has_become_sleep, &left);
-	kill(left, SIGKILL);
-	transcript_free(&t);
-}
-END_TEST
-
 START_TEST(tail_of_output_is_never_lost)
 {
 	for (int i = 0; i < 30; i++) {
@@ -247,8 +147,8 @@ END_TEST
 
 START_TEST(both_streams_drain_together)
 {
-	struct transcript t = run_cmd("head -c 1000000 /dev/zero | tr '\\0' e >&2;"
-	                              "head -c 1000000 /dev/zero | tr '\\0' o");
+	struct transcript t = host_run_cmd("head -c 1000000 /dev/zero | tr '\\0' e >&2;"
+	                                   "head -c 1000000 /dev/zero | tr '\\0' o");
 	ck_assert_uint_eq(t.len[0], 1000000);
 	ck_assert_uint_eq(t.len[1], 1000000);
 	transcript_free(&t);
@@ -270,7 +170,7 @@ END_TEST
 
 START_TEST(without_stdin_a_reader_sees_the_end)
 {
-	struct transcript t = run_cmd("cat; echo done");
+	struct transcript t = host_run_cmd("cat; echo done");
 	ck_assert_str_eq(t.out[0], "done\n");
 	transcript_free(&t);
 }
@@ -337,7 +237,7 @@ START_TEST(command_over_the_string_limit_still_runs)
 	memcpy(cmd, "echo $0;", 8);
 	memcpy(cmd + len - 6, "exit 9", 6);
 	cmd[len] = '\0';
-	struct transcript t = run_cmd(cmd);
+	struct transcript t = host_run_cmd(cmd);
 	ck_assert_str_eq(t.out[0], "/bin/sh\n");
 	ck_assert_int_eq(t.result->exit_code, 9);
 	transcript_free(&t);
@@ -377,50 +277,9 @@ START_TEST(cpu_time_is_limited_or_the_limit_refused)
 }
 END_TEST
 
-static bool has_ended(void *pid)
-{
-	return kill(*(pid_t *)pid, 0) < 0;
-}
-
-static bool is_unknown(void *id)
-{
-	struct err e;
-	return exec_table_find(agent_table(fixture_agent), id, &e) == NULL;
-}
-
-/* The result is pushed out by those of later execs; what the command left behind goes on. */
-START_TEST(a_leftovers_cpu_time_is_limited_after_its_result_is_dropped)
-{
-	Sandgate__Limits l = SANDGATE__LIMITS__INIT;
-	Sandgate__Uint64Value ms = SANDGATE__UINT64_VALUE__INIT;
-	Sandgate__Exec m = exec_message("x", "(while :; do :; done) & echo $!");
-	ms.value = 1500;
-	l.cpu_time_ms = &ms;
-	m.limits = &l;
-	struct host *h = host_exec(&m);
-	struct transcript t = host_finish(h, 0);
-	if (t.result == NULL) { /* no cgroup v2: see above */
-		transcript_free(&t);
-		return;
-	}
-	pid_t left = (pid_t)atoi(t.out[0]);
-	ck_assert(!has_ended(&left));
-	transcript_free(&t);
-	for (int i = 0; i <= RETAINED_UNCHOSEN_MAX; i++) {
-		char id[16];
-		snprintf(id, sizeof(id), "e%d", i);
-		Sandgate__Exec other = exec_message(id, "true");
-		t = host_run(&other);
-		transcript_free(&t);
-	}
-	turn_until(is_unknown, m.exec_id);
-	turn_until(has_ended, &left);
-}
-END_TEST
-
 START_TEST(nothing_of_the_agent_is_inherited)
 {
-	struct transcript t = run_cmd("exec grep -E '^Sig(Blk|Ign)' /proc/self/status");
+	struct transcript t = host_run_cmd("exec grep -E '^Sig(Blk|Ign)' /proc/self/status");
 	ck_assert_str_eq(t.out[0], "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
 	transcript_free(&t);
 	Sandgate__Exec m = exec_message("y", "ls /proc/self/fd");
@@ -443,11 +302,6 @@ int main(void)
 	tcase_add_test(t, missing_cwd_runs_nothing_and_names_the_stage);
 	tcase_add_test(t, unknown_user_is_a_spawn_failure);
 	tcase_add_test(t, unknown_program_is_127);
-	tcase_add_test(t, background_child_does_not_hold_the_result);
-	tcase_add_test(t, output_after_the_leaders_exit_is_kept_while_it_flows);
-	tcase_add_test(t, an_agent_that_did_not_run_does_not_take_that_for_silence);
-	tcase_add_test(t, chatty_leftovers_are_cut_at_the_drain_limit);
-	tcase_add_test(t, leftover_is_not_killed_by_sigpipe);
 	tcase_add_test(t, tail_of_output_is_never_lost);
 	tcase_add_test(t, both_streams_drain_together);
 	tcase_add_test(t, merged_streams_are_stdout);
@@ -459,7 +313,6 @@ int main(void)
 	tcase_add_test(t, command_over_the_string_limit_still_runs);
 	tcase_add_test(t, a_home_that_is_missing_is_done_without);
 	tcase_add_test(t, cpu_time_is_limited_or_the_limit_refused);
-	tcase_add_test(t, a_leftovers_cpu_time_is_limited_after_its_result_is_dropped);
 	tcase_add_test(t, nothing_of_the_agent_is_inherited);
 	return run_suite("exec", t) != 0;
 }
