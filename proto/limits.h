@@ -411,11 +411,12 @@
 #define EVENTS_KEPT 4096
 
 /* What a template's `ready` waits for, or `start` alone, takes at most so long (seconds), unless
- * the template says otherwise: no more than a caller would wait for; and the pause between two
- * tries (ms), short beside what a try costs a slow guest. */
+ * the template says otherwise: no more than a caller would wait for. The pause between two tries
+ * (ms) is doubled each time up to the second number: they cost a slow guest more than a little. */
 #define READY_DEFAULT_S 60
 #define READY_MAX_S 600
-#define READY_PAUSE_MS 250
+#define READY_PAUSE_MIN_MS 250
+#define READY_PAUSE_MAX_MS 1000
 
 /* A template's snapshot that no create has used for so long is removed at the next start. */
 #define BAKED_KEPT_S (7 * 24 * 3600)

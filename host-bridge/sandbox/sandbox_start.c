@@ -21,7 +21,7 @@ struct sandbox_start {
 	struct call_request *start, *ready; /* NULL: there is none */
 	struct link *link;
 	ev_timer deadline, pause;
-	unsigned tries;
+	unsigned tries, pause_ms;
 	bool is_ready;
 	char last[96]; /* how the last try ended */
 };
@@ -126,8 +126,11 @@ static void settled(struct sandbox_start *b)
 {
 	struct sandbox *s = b->s;
 	if (!b->is_ready) {
-		ev_timer_set(&b->pause, READY_PAUSE_MS / 1e3, 0.);
+		ev_timer_set(&b->pause, b->pause_ms / 1e3, 0.);
 		ev_timer_start(s->set->loop, &b->pause);
+		b->pause_ms *= 2;
+		if (b->pause_ms > READY_PAUSE_MAX_MS)
+			b->pause_ms = READY_PAUSE_MAX_MS;
 		return;
 	}
 	sandbox_start_free(s);
@@ -252,6 +255,7 @@ void sandbox_start(struct sandbox *s)
 	snprintf(b->last, sizeof(b->last), "its first try has not ended");
 	ev_timer_init(&b->pause, on_pause, 0., 0.);
 	b->pause.data = b;
+	b->pause_ms = READY_PAUSE_MIN_MS;
 	if (b->ready != NULL) {
 		ev_timer_init(&b->deadline, on_deadline,
 		              (double)b->ready->exec.timeout_ms / 1e3, 0.);
