@@ -74,7 +74,7 @@ static inline struct cgroup_leaf *new_leaf(const struct cgroup_limits *limits)
 
 struct shell {
 	struct spawn_result result;
-	int dones, out, status;
+	int dones, out;
 };
 
 static inline void on_spawned(const struct spawn_result *r, void *arg)
@@ -115,13 +115,22 @@ static inline void shell_start(struct shell *sh, struct cgroup_leaf *l, const ch
 	sh->out = fds[0];
 }
 
-static inline void shell_wait(struct shell *sh)
+/* A shell in a leaf of its own, without limits. */
+static inline struct cgroup_leaf *shell_in_leaf(struct shell *sh, const char *script)
+{
+	struct cgroup_leaf *l = new_leaf(&none);
+	shell_start(sh, l, script);
+	return l;
+}
+
+/* Its exit code, or the signal that ended it. */
+static inline int shell_wait(struct shell *sh)
 {
 	siginfo_t si;
 	ck_assert_int_eq(waitid(P_PIDFD, (id_t)sh->result.pidfd, &si, WEXITED), 0);
-	sh->status = si.si_status;
 	close(sh->result.pidfd);
 	close(sh->out);
+	return si.si_status;
 }
 
 static inline void on_flag(void *arg)

@@ -52,9 +52,9 @@ START_TEST(cpu_time_of_the_whole_leaf_is_counted)
 
 	if (!has(CGROUP_V2))
 		return;
-	struct cgroup_leaf *l = new_leaf(&none);
-	shell_start(&sh, l, "sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; echo");
-	shell_wait(&sh);
+	struct cgroup_leaf *l = shell_in_leaf(
+	    &sh, "sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; echo");
+	ck_assert_int_eq(shell_wait(&sh), 0);
 	cgroup_leaf_counters(l, &c);
 	ck_assert_uint_gt(c.cpu_user_us + c.cpu_system_us, 1000);
 	ck_assert_uint_ge(cgroup_leaf_cpu_us(l), 1000);
@@ -73,14 +73,12 @@ START_TEST(a_kill_reaches_daemons_and_deaf_ones)
 
 	if (!has(CGROUP_V2))
 		return;
-	struct cgroup_leaf *l = new_leaf(&none);
-	shell_start(&sh, l, family);
+	struct cgroup_leaf *l = shell_in_leaf(&sh, family);
 	ck_assert(cgroup_leaf_populated(l));
 	ck_assert_uint_eq(cgroup_leaf_count(l), 4);
 	cgroup_leaf_when_empty(l, on_flag, &empty);
 	cgroup_leaf_kill(l);
-	shell_wait(&sh);
-	ck_assert_int_eq(sh.status, SIGKILL);
+	ck_assert_int_eq(shell_wait(&sh), SIGKILL);
 	wait_flag(&empty);
 	ck_assert(!cgroup_leaf_populated(l));
 	cgroup_leaf_retire(l, true);
@@ -96,12 +94,10 @@ START_TEST(a_signal_reaches_every_process_of_the_leaf)
 
 	if (!has(CGROUP_V2))
 		return;
-	struct cgroup_leaf *l = new_leaf(&none);
-	shell_start(&sh, l, "setsid sleep 600 & sleep 600 & echo; wait");
+	struct cgroup_leaf *l = shell_in_leaf(&sh, "setsid sleep 600 & sleep 600 & echo; wait");
 	cgroup_leaf_signal(l, SIGTERM);
 	cgroup_leaf_when_empty(l, on_flag, &empty);
-	shell_wait(&sh);
-	ck_assert_int_eq(sh.status, SIGTERM);
+	ck_assert_int_eq(shell_wait(&sh), SIGTERM);
 	wait_flag(&empty);
 	cgroup_leaf_retire(l, false);
 }
@@ -129,9 +125,8 @@ START_TEST(a_retired_leaf_goes_when_its_last_process_does)
 
 	if (!has(CGROUP_V2))
 		return;
-	struct cgroup_leaf *l = new_leaf(&none);
-	shell_start(&sh, l, "sleep 0.2 & echo");
-	shell_wait(&sh);
+	struct cgroup_leaf *l = shell_in_leaf(&sh, "sleep 1 & echo");
+	ck_assert_int_eq(shell_wait(&sh), 0);
 	ck_assert(cgroup_leaf_populated(l));
 	cgroup_leaf_retire(l, false);
 	ck_assert_uint_ge(cgroup_tree_leaves(tree), 1);
@@ -145,11 +140,9 @@ START_TEST(a_retired_leaf_is_killed_when_asked)
 
 	if (!has(CGROUP_V2))
 		return;
-	struct cgroup_leaf *l = new_leaf(&none);
-	shell_start(&sh, l, family);
+	struct cgroup_leaf *l = shell_in_leaf(&sh, family);
 	cgroup_leaf_retire(l, true);
-	shell_wait(&sh);
-	ck_assert_int_eq(sh.status, SIGKILL);
+	ck_assert_int_eq(shell_wait(&sh), SIGKILL);
 	wait_baseline();
 }
 END_TEST
@@ -169,8 +162,7 @@ START_TEST(what_is_left_is_killed_when_its_cpu_time_is_used_up)
 
 	if (!has(CGROUP_V2))
 		return;
-	struct cgroup_leaf *l = new_leaf(&none);
-	shell_start(&sh, l, "echo; while :; do :; done");
+	struct cgroup_leaf *l = shell_in_leaf(&sh, "echo; while :; do :; done");
 	cgroup_leaf_bind_cpu(l, 100);
 	if (_i == 0)
 		cgroup_leaf_when_empty(l, on_flag, &empty);
@@ -178,8 +170,7 @@ START_TEST(what_is_left_is_killed_when_its_cpu_time_is_used_up)
 		cgroup_leaf_retire(l, false);
 	while (!has_ended(&sh))
 		ev_run(loop, EVRUN_ONCE);
-	shell_wait(&sh);
-	ck_assert_int_eq(sh.status, SIGKILL);
+	ck_assert_int_eq(shell_wait(&sh), SIGKILL);
 	if (_i == 0) {
 		ck_assert_uint_ge(cgroup_leaf_cpu_us(l), 100000);
 		wait_flag(&empty);
@@ -196,13 +187,11 @@ START_TEST(what_is_left_may_use_the_cpu_time_that_it_has)
 
 	if (!has(CGROUP_V2))
 		return;
-	struct cgroup_leaf *l = new_leaf(&none);
-	shell_start(&sh, l, "echo; sleep 0.3; exit 7");
+	struct cgroup_leaf *l = shell_in_leaf(&sh, "echo; sleep 0.3; exit 7");
 	cgroup_leaf_bind_cpu(l, 60000);
 	cgroup_leaf_when_empty(l, on_flag, &empty);
 	wait_flag(&empty);
-	shell_wait(&sh);
-	ck_assert_int_eq(sh.status, 7);
+	ck_assert_int_eq(shell_wait(&sh), 7);
 	cgroup_leaf_retire(l, false);
 	wait_baseline();
 }
@@ -230,8 +219,7 @@ START_TEST(cgroups_made_inside_a_leaf_go_with_it)
 	close(procs);
 	ck_assert_uint_eq(cgroup_leaf_count(l), 2);
 	cgroup_leaf_retire(l, true);
-	shell_wait(&sh);
-	ck_assert_int_eq(sh.status, SIGKILL);
+	ck_assert_int_eq(shell_wait(&sh), SIGKILL);
 	wait_baseline();
 }
 END_TEST
@@ -248,7 +236,7 @@ START_TEST(agents_side_by_side_do_not_meet)
 	cgroup_tree_destroy(other);
 	ck_assert(cgroup_leaf_populated(mine));
 	cgroup_leaf_retire(mine, true);
-	shell_wait(&sh);
+	ck_assert_int_eq(shell_wait(&sh), SIGKILL);
 }
 END_TEST
 
@@ -277,20 +265,17 @@ START_TEST(root_cannot_leave_its_leaf_or_raise_its_limits)
 
 	if (!is_delegated())
 		return;
-	struct cgroup_leaf *l = new_leaf(&none);
-	shell_start(
-	    &sh, l,
+	struct cgroup_leaf *l = shell_in_leaf(
+	    &sh,
 	    "cd /sys/fs/cgroup; echo $$ > cgroup.procs; echo $$ > sandgate/agent/cgroup.procs;"
 	    "for d in sandgate/exec/*/; do grep -qx $$ ${d}cgroup.procs || continue;"
 	    " for f in pids memory; do echo max > $d$f.max && exit 1; done; exit 0; done; exit "
 	    "2");
-	shell_wait(&sh);
-	ck_assert_int_eq(sh.status, 0);
+	ck_assert_int_eq(shell_wait(&sh), 0);
 	shell_start(&sh, l, "cd /sys/fs/cgroup; echo $$ > cgroup.procs; echo; sleep 600");
 	ck_assert(cgroup_leaf_populated(l));
 	cgroup_leaf_retire(l, true);
-	shell_wait(&sh);
-	ck_assert_int_eq(sh.status, SIGKILL);
+	ck_assert_int_eq(shell_wait(&sh), SIGKILL);
 }
 END_TEST
 
@@ -300,16 +285,14 @@ START_TEST(a_mount_over_the_control_files_hides_nothing_from_us)
 
 	if (!is_delegated())
 		return;
-	struct cgroup_leaf *l = new_leaf(&none);
-	shell_start(
-	    &sh, l,
+	struct cgroup_leaf *l = shell_in_leaf(
+	    &sh,
 	    "for f in kill events procs; do for d in /sys/fs/cgroup/sandgate/exec/*/; do"
 	    " mount -o bind /dev/null ${d}cgroup.$f || exit 1; done; done; echo; sleep 600");
 	ck_assert(cgroup_leaf_populated(l));
 	ck_assert_uint_ge(cgroup_leaf_count(l), 1);
 	cgroup_leaf_retire(l, true);
-	shell_wait(&sh);
-	ck_assert_int_eq(sh.status, SIGKILL);
+	ck_assert_int_eq(shell_wait(&sh), SIGKILL);
 	wait_baseline();
 }
 END_TEST

@@ -110,9 +110,8 @@ END_TEST
 START_TEST(agent_that_never_says_opened_times_out)
 {
 	here.kind = TRANSPORT_UNIX;
-	open_ping(create(5000), 60);
-	int fd = accept_now();
-	take_open(fd);
+	open_ping(create(5000), 300);
+	int fd = accept_open();
 	UNTIL(heard.closed);
 	ck_assert_int_eq(heard.why.code, ERR_TIMEOUT);
 	ck_assert(heard.sent);
@@ -124,8 +123,7 @@ START_TEST(open_that_may_have_arrived_is_not_sent_again)
 {
 	here.kind = TRANSPORT_UNIX;
 	open_ping(create(5000), 5000);
-	int fd = accept_now();
-	take_open(fd);
+	int fd = accept_open();
 	close(fd);
 	UNTIL(heard.closed);
 	ck_assert_int_eq(heard.why.code, ERR_SANDBOX_LOST);
@@ -145,18 +143,14 @@ static void open_insisting(unsigned deadline_ms)
 
 START_TEST(link_that_insists_sends_its_open_again_until_it_is_answered)
 {
-	uint8_t wire[64];
 	open_insisting(5000);
 	for (int i = 0; i < 3; i++) {
-		int lost = accept_now();
-		take_open(lost);
+		int lost = accept_open();
 		close(lost);
 	}
-	int silent = accept_now(), fd;
-	take_open(silent);
-	fd = accept_now();
-	take_open(fd);
-	say(fd, wire, pack_opened(wire, PROTOCOL_VERSION));
+	int silent = accept_open();
+	int fd = accept_open();
+	say_opened(fd);
 	UNTIL(heard.opened);
 	ck_assert_int_eq(heard.closed, 0);
 	close(fd);
@@ -170,9 +164,8 @@ END_TEST
 
 START_TEST(link_that_insists_gives_up_at_its_deadline)
 {
-	open_insisting(60);
-	int fd = accept_now();
-	take_open(fd);
+	open_insisting(300);
+	int fd = accept_open();
 	UNTIL(heard.closed);
 	ck_assert_int_eq(heard.why.code, ERR_TIMEOUT);
 	ck_assert(heard.sent);
@@ -180,21 +173,27 @@ START_TEST(link_that_insists_gives_up_at_its_deadline)
 }
 END_TEST
 
-START_TEST(dead_spare_is_replaced_without_a_word)
+/* A link that nobody has opened yet, and the agent's end of it. */
+static struct link *spare(int *fd)
 {
-	uint8_t wire[64];
 	here.kind = TRANSPORT_UNIX;
 	struct link *l = create(5000);
-	link_watch(l, on_end, NULL);
-	int fd = accept_now();
+	*fd = accept_now();
 	UNTIL(link_is_ready(l));
+	return l;
+}
+
+START_TEST(dead_spare_is_replaced_without_a_word)
+{
+	int fd;
+	struct link *l = spare(&fd);
+	link_watch(l, on_end, NULL);
 	close(fd);
 	UNTIL(heard.ended);
 	ck_assert(!link_is_ready(l));
 	open_ping(l, 5000);
-	fd = accept_now();
-	take_open(fd);
-	say(fd, wire, pack_opened(wire, PROTOCOL_VERSION));
+	fd = accept_open();
+	say_opened(fd);
 	UNTIL(heard.opened);
 	link_destroy(l, false);
 	close(fd);
@@ -204,14 +203,11 @@ END_TEST
 /* The hang-up is there, but the loop has not seen it when the spare is taken. */
 START_TEST(spare_that_dies_as_it_is_taken_is_replaced_without_a_word)
 {
-	here.kind = TRANSPORT_UNIX;
-	struct link *l = create(5000);
-	int fd = accept_now();
-	UNTIL(link_is_ready(l));
+	int fd;
+	struct link *l = spare(&fd);
 	close(fd);
 	open_ping(l, 5000);
-	fd = accept_now();
-	take_open(fd);
+	fd = accept_open();
 	ck_assert_int_eq(heard.closed, 0);
 	link_destroy(l, false);
 	close(fd);
@@ -220,27 +216,36 @@ END_TEST
 
 START_TEST(spare_that_speaks_is_no_spare)
 {
-	uint8_t wire[64];
-	here.kind = TRANSPORT_UNIX;
-	struct link *l = create(5000);
+	int fd;
+	struct link *l = spare(&fd);
 	link_watch(l, on_end, NULL);
-	int fd = accept_now();
-	UNTIL(link_is_ready(l));
-	say(fd, wire, pack_opened(wire, PROTOCOL_VERSION));
+	say_opened(fd);
 	UNTIL(heard.ended);
 	link_destroy(l, false);
 	close(fd);
 }
 END_TEST
 
-/* A gate with so many links in it, of which `last` is one. */
-static void fill(struct link_gate *g, struct link_pass *last, unsigned count)
+static struct link_gate gate;
+static struct link_pass last; /* of those that are in it */
+
+/* A gate with so many links in it. */
+static void fill(unsigned count)
 {
-	link_gate_init(g);
-	g->connected = count - 1;
-	*last = (struct link_pass){.gate = g, .urgent = true};
-	ck_assert(link_pass_enter(last));
-	link_pass_opened(last);
+	here.kind = TRANSPORT_UNIX;
+	link_gate_init(&gate);
+	gate.connected = count - 1;
+	last = (struct link_pass){.gate = &gate, .urgent = true};
+	ck_assert(link_pass_enter(&last));
+	link_pass_opened(&last);
+}
+
+static struct link *create_behind(bool urgent, unsigned deadline_ms)
+{
+	struct err e = {0};
+	struct link *l = link_create_behind(&gate, urgent, loop, &here, deadline_ms, &e);
+	ck_assert_msg(l != NULL, "%s", e.msg);
+	return l;
 }
 
 static int accept_if_any(void)
@@ -251,21 +256,17 @@ static int accept_if_any(void)
 
 START_TEST(link_waits_in_line_until_another_has_left)
 {
-	struct err e = {0};
-	struct link_gate g;
-	struct link_pass last;
-	here.kind = TRANSPORT_UNIX;
-	fill(&g, &last, LINKS_MAX);
-	struct link *l = link_create_behind(&g, true, loop, &here, 5000, &e);
+	fill(LINKS_MAX);
+	struct link *l = create_behind(true, 5000);
 	open_ping(l, 5000);
 	ck_assert_int_lt(accept_if_any(), 0);
 	link_pass_leave(&last);
 	int fd = accept_if_any(); /* at once, not at its next look */
 	ck_assert_int_ge(fd, 0);
 	take_open(fd);
-	ck_assert_uint_eq(g.connected, LINKS_MAX);
+	ck_assert_uint_eq(gate.connected, LINKS_MAX);
 	link_destroy(l, _i == 1); /* who lingers has left */
-	ck_assert(g.connected == LINKS_MAX - 1 && g.opening == 0);
+	ck_assert(gate.connected == LINKS_MAX - 1 && gate.opening == 0);
 	close(fd);
 	settle();
 }
@@ -273,50 +274,38 @@ END_TEST
 
 START_TEST(link_that_is_destroyed_in_line_takes_nobodys_turn)
 {
-	struct err e = {0};
-	struct link_gate g;
-	struct link_pass last;
-	here.kind = TRANSPORT_UNIX;
-	fill(&g, &last, LINKS_MAX);
-	struct link *first = link_create_behind(&g, true, loop, &here, 5000, &e);
-	struct link *second = link_create_behind(&g, true, loop, &here, 5000, &e);
+	fill(LINKS_MAX);
+	struct link *first = create_behind(true, 5000);
+	struct link *second = create_behind(true, 5000);
 	link_destroy(first, false);
 	link_pass_leave(&last);
 	int fd = accept_if_any();
 	ck_assert_int_ge(fd, 0);
 	link_destroy(second, false);
-	ck_assert_uint_eq(g.connected, LINKS_MAX - 1);
+	ck_assert_uint_eq(gate.connected, LINKS_MAX - 1);
 	close(fd);
 }
 END_TEST
 
 START_TEST(link_that_finds_no_room_says_so)
 {
-	struct err e = {0};
-	struct link_gate g;
-	struct link_pass last;
-	here.kind = TRANSPORT_UNIX;
-	fill(&g, &last, LINKS_MAX - LINKS_RESERVED);
-	open_ping(link_create_behind(&g, false, loop, &here, 50, &e), 50);
+	fill(LINKS_MAX - LINKS_RESERVED);
+	open_ping(create_behind(false, 50), 50);
 	UNTIL(heard.closed);
 	ck_assert_int_eq(heard.why.code, ERR_QUOTA_EXCEEDED);
-	ck_assert(!heard.sent && g.connected == LINKS_MAX - LINKS_RESERVED);
+	ck_assert(!heard.sent && gate.connected == LINKS_MAX - LINKS_RESERVED);
 }
 END_TEST
 
 START_TEST(link_waits_longer_where_others_are_only_being_opened)
 {
-	struct err e = {0};
-	struct link_gate g;
-	struct link_pass last;
-	here.kind = TRANSPORT_UNIX;
-	fill(&g, &last, 1);
-	g.opening = LINKS_OPENING_MAX;
-	struct link *l = link_create_behind(&g, false, loop, &here, 20, &e);
+	fill(1);
+	gate.opening = LINKS_OPENING_MAX;
+	struct link *l = create_behind(false, 20);
 	open_ping(l, 5000);
 	pass(0.06); /* longer than its deadline */
 	ck_assert_int_eq(heard.closed, 0);
-	g.opening--;
+	gate.opening--;
 	link_pass_leave(&last);
 	int fd = accept_if_any();
 	take_open(fd);
@@ -329,27 +318,23 @@ END_TEST
  * added, and no more. */
 START_TEST(guest_that_stands_still_is_waited_for)
 {
-	struct err e = {0};
-	struct link_gate g;
-	struct link_pass last;
-	uint8_t wire[128];
+	fill(1);
 	here.kind = _i == 0 ? TRANSPORT_HYBRID : TRANSPORT_UNIX;
-	fill(&g, &last, 1);
-	struct link *l = link_create_behind(&g, false, loop, &here, 150, &e);
-	open_ping(l, 150);
+	struct link *l = create_behind(false, 500);
+	open_ping(l, 500);
 	int fd = accept_if_any();
 	if (_i > 0)
 		take_open(fd);
 	if (_i == 2) {
-		say(fd, wire, pack_opened(wire, PROTOCOL_VERSION));
+		say_opened(fd);
 		UNTIL(heard.opened);
-		link_expect(l, 150);
+		link_expect(l, 500);
 	}
 	for (int n = 0; n < 2; n++) {
-		link_gate_close(&g, NULL);
-		pass(0.2);
+		link_gate_close(&gate, NULL);
+		pass(0.6);
 		ck_assert_int_eq(heard.closed, 0);
-		link_gate_open(&g);
+		link_gate_open(&gate);
 		pass(0.03);
 		ck_assert_int_eq(heard.closed, 0);
 	}

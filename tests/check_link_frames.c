@@ -7,8 +7,7 @@ static void expect_end(enum err_code code, const uint8_t *bytes, size_t n)
 	heard.closed = heard.opened = 0;
 	here.kind = TRANSPORT_UNIX;
 	open_ping(create(5000), 5000);
-	int fd = accept_now();
-	take_open(fd);
+	int fd = accept_open();
 	say(fd, bytes, n);
 	UNTIL(heard.closed);
 	ck_assert_int_eq(heard.why.code, code);

@@ -80,13 +80,28 @@ static void on_done(const struct err *e, void *arg)
 	ev_break(loop, EVBREAK_ALL);
 }
 
-static void run(struct qmp_script *s, double seconds)
+/* Run the script to its end, which is `code`. */
+static void run(struct qmp_script *s, double seconds, enum err_code code)
 {
 	struct err e = {0};
 	ck_assert_ptr_nonnull(qmp_run(loop, path, s, seconds, on_done, NULL, &e));
 	ck_assert(!done);
 	ev_run(loop, 0);
 	ck_assert(done);
+	ck_assert_int_eq(outcome.code, code);
+}
+
+static void add_migration(struct qmp_script *s)
+{
+	qmp_add(s, "migrate", "{s:s}", "uri", "fd:x")->event = "MIGRATION";
+}
+
+static struct qmp_step *add_unplug(struct qmp_script *s)
+{
+	struct qmp_step *step = qmp_add(s, "device_del", "{s:s}", "id", "mine");
+	step->event = "DEVICE_DELETED";
+	step->device = "mine";
+	return step;
 }
 
 START_TEST(commands_follow_each_other_and_events_between_do_not_matter)
@@ -97,8 +112,7 @@ START_TEST(commands_follow_each_other_and_events_between_do_not_matter)
 	play(replies);
 	qmp_add(&s, "stop", NULL);
 	qmp_add(&s, "cont", NULL);
-	run(&s, 10);
-	ck_assert_int_eq(outcome.code, ERR_NONE);
+	run(&s, 10, ERR_NONE);
 }
 END_TEST
 
@@ -111,9 +125,8 @@ START_TEST(an_awaited_event_may_come_before_the_answer)
 	    NULL};
 	struct qmp_script s = {0};
 	play(replies);
-	qmp_add(&s, "migrate", "{s:s}", "uri", "fd:x")->event = "MIGRATION";
-	run(&s, 10);
-	ck_assert_int_eq(outcome.code, ERR_NONE);
+	add_migration(&s);
+	run(&s, 10, ERR_NONE);
 }
 END_TEST
 
@@ -123,9 +136,8 @@ START_TEST(a_failed_migration_is_a_failure)
 	    OK, OK "{\"event\": \"MIGRATION\", \"data\": {\"status\": \"failed\"}}\r\n", NULL};
 	struct qmp_script s = {0};
 	play(replies);
-	qmp_add(&s, "migrate", "{s:s}", "uri", "fd:x")->event = "MIGRATION";
-	run(&s, 10);
-	ck_assert_int_eq(outcome.code, ERR_LAUNCHER_FAILED);
+	add_migration(&s);
+	run(&s, 10, ERR_LAUNCHER_FAILED);
 }
 END_TEST
 
@@ -136,11 +148,8 @@ START_TEST(another_devices_event_is_not_the_one)
 	    NULL};
 	struct qmp_script s = {0};
 	play(replies);
-	struct qmp_step *step = qmp_add(&s, "device_del", "{s:s}", "id", "mine");
-	step->event = "DEVICE_DELETED";
-	step->device = "mine";
-	run(&s, 0.3);
-	ck_assert_int_eq(outcome.code, ERR_LAUNCHER_FAILED);
+	add_unplug(&s);
+	run(&s, 0.3, ERR_LAUNCHER_FAILED);
 	ck_assert_ptr_nonnull(strstr(outcome.msg, "in time"));
 }
 END_TEST
@@ -154,8 +163,7 @@ START_TEST(a_refusal_is_told_in_qemus_words_and_ends_the_script)
 	play(replies);
 	qmp_add(&s, "migrate", "{s:s}", "uri", "fd:x");
 	qmp_add(&s, "cont", NULL);
-	run(&s, 10);
-	ck_assert_int_eq(outcome.code, ERR_LAUNCHER_FAILED);
+	run(&s, 10, ERR_LAUNCHER_FAILED);
 	ck_assert_ptr_nonnull(strstr(outcome.msg, "State blocked"));
 }
 END_TEST
@@ -166,13 +174,9 @@ START_TEST(a_step_that_may_fail_goes_on_and_an_absent_device_has_no_event)
 	    OK, "{\"error\": {\"class\": \"DeviceNotFound\", \"desc\": \"no\"}}\r\n", OK, NULL};
 	struct qmp_script s = {0};
 	play(replies);
-	struct qmp_step *step = qmp_add(&s, "device_del", "{s:s}", "id", "mine");
-	step->event = "DEVICE_DELETED";
-	step->device = "mine";
-	step->may_fail = true;
+	add_unplug(&s)->may_fail = true;
 	qmp_add(&s, "cont", NULL);
-	run(&s, 10);
-	ck_assert_int_eq(outcome.code, ERR_NONE);
+	run(&s, 10, ERR_NONE);
 }
 END_TEST
 
@@ -185,13 +189,9 @@ START_TEST(a_step_that_may_fail_still_waits_for_its_event)
 	    OK, NULL};
 	struct qmp_script s = {0};
 	play(replies);
-	struct qmp_step *step = qmp_add(&s, "device_del", "{s:s}", "id", "mine");
-	step->event = "DEVICE_DELETED";
-	step->device = "mine";
-	step->may_fail = true;
+	add_unplug(&s)->may_fail = true;
 	qmp_add(&s, "cont", NULL);
-	run(&s, 10);
-	ck_assert_int_eq(outcome.code, ERR_NONE);
+	run(&s, 10, ERR_NONE);
 }
 END_TEST
 
@@ -207,9 +207,8 @@ START_TEST(what_is_no_answer_ends_the_script_in_time)
 	struct qmp_script s = {0};
 	play(replies);
 	qmp_add(&s, "stop", NULL);
-	run(&s, 1);
 	/* After the last two it has said no more when it hangs up. */
-	ck_assert_int_eq(outcome.code, _i == 0 ? ERR_LAUNCHER_FAILED : ERR_SANDBOX_LOST);
+	run(&s, 10, _i == 0 ? ERR_LAUNCHER_FAILED : ERR_SANDBOX_LOST);
 }
 END_TEST
 
@@ -221,8 +220,7 @@ START_TEST(a_line_without_an_end_is_not_read_for_ever)
 	struct qmp_script s = {0};
 	play(replies);
 	qmp_add(&s, "stop", NULL);
-	run(&s, 10);
-	ck_assert_int_eq(outcome.code, ERR_LAUNCHER_FAILED);
+	run(&s, 10, ERR_LAUNCHER_FAILED);
 	ck_assert_ptr_nonnull(strstr(outcome.msg, "too much"));
 }
 END_TEST

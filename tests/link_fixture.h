@@ -118,6 +118,14 @@ static inline void take_open(int fd)
 	sandgate__host_frame__free_unpacked(f, NULL);
 }
 
+/* The next connection, up to its Open. */
+static inline int accept_open(void)
+{
+	int fd = accept_now();
+	take_open(fd);
+	return fd;
+}
+
 static inline void take_connect(int fd)
 {
 	char line[12];
@@ -143,6 +151,12 @@ static inline size_t pack_opened(uint8_t *out, uint32_t version)
 	Sandgate__Opened o = SANDGATE__OPENED__INIT;
 	o.protocol_version = version;
 	return pack(out, SANDGATE__GUEST_FRAME__BODY_OPENED, &o);
+}
+
+static inline void say_opened(int fd)
+{
+	uint8_t wire[64];
+	say(fd, wire, pack_opened(wire, PROTOCOL_VERSION));
 }
 
 static inline size_t pack_pong(uint8_t *out, uint64_t n)
@@ -181,13 +195,11 @@ static inline void open_ping(struct link *l, unsigned deadline_ms)
 /* A link in state OPEN on a Unix endpoint, and the agent's end of it. */
 static inline struct link *opened(int *fd)
 {
-	uint8_t wire[64];
 	here.kind = TRANSPORT_UNIX;
 	struct link *l = create(5000);
 	open_ping(l, 5000);
-	*fd = accept_now();
-	take_open(*fd);
-	say(*fd, wire, pack_opened(wire, PROTOCOL_VERSION));
+	*fd = accept_open();
+	say_opened(*fd);
 	UNTIL(heard.opened);
 	return l;
 }
