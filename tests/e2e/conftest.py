@@ -15,6 +15,7 @@ PROGRAMS = {"uml": "linux.uml", "qemu": "qemu-system-x86_64", "local": "sh"}
 def pytest_configure(config):
     config.addinivalue_line("markers", "serial: measures time, wants the machine to itself")
     config.addinivalue_line("markers", "sanitized: runs in the sanitizer lane, too")
+    config.addinivalue_line("markers", "xdist_group: its tests share a guest, so one worker's")
 
 
 def need(launcher):
