@@ -429,6 +429,11 @@
 #define RESUME_ANSWER_MS 10000
 #define RESUME_ENTROPY_BYTES 128
 
+/* A Resume that was answered so late (ms) has set a clock that is late: it is told again, so
+ * often in all. */
+#define CLOCK_LATE_MS 1000
+#define CLOCK_TOLD_MAX 3
+
 /* A prepared sandbox whose owner does not say how it goes on: from SELF_RESUME_S on its agent
  * is asked that often whether it went on by itself, each time for so long (s); it may not
  * answer while the VM is paused, but after so long callers are told that. */

@@ -17,6 +17,8 @@ struct freeze {
 	struct link *link; /* Prepare or Resume is being asked */
 	bool in_vm;        /* the VMM is */
 	bool only_prepares;
+	int64_t told_ms; /* the wall clock that Resume tells; 0: somebody else's */
+	unsigned told;   /* how often */
 	struct freeze_result result;
 	void (*on_done)(const struct freeze_result *r, void *arg);
 	void *arg;
@@ -68,6 +70,24 @@ static unsigned failed_steps(const Sandgate__Resumed *m)
 	return failed;
 }
 
+static int64_t wall_ms(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int ask_resume(struct freeze *f, const Sandgate__Resume *how, struct err *e);
+
+/* A slow guest has set its clock to what it was when it was asked. */
+static bool set_clock_again(struct freeze *f)
+{
+	const Sandgate__Resume same = SANDGATE__RESUME__INIT;
+	struct err e = {0};
+	return f->told_ms != 0 && wall_ms() - f->told_ms > CLOCK_LATE_MS &&
+	       f->told < CLOCK_TOLD_MAX && ask_resume(f, &same, &e) == 0;
+}
+
 static void on_resumed(struct link *l, const Sandgate__GuestFrame *frame, void *owner)
 {
 	struct freeze *f = owner;
@@ -79,12 +99,14 @@ static void on_resumed(struct link *l, const Sandgate__GuestFrame *frame, void *
 		note(&f->result.lost, &e);
 	} else {
 		f->result.generation = frame->resumed->generation;
-		f->result.failed = failed_steps(frame->resumed);
+		f->result.failed |= failed_steps(frame->resumed);
 		for (unsigned n = 0; freeze_step(n) != NULL; n++)
 			if (f->result.failed & 1u << n)
 				log_warn("freeze", NULL,
 				         "a resumed guest could not renew its %s",
 				         freeze_step(n));
+		if (set_clock_again(f))
+			return;
 	}
 	done(f);
 }
@@ -108,15 +130,14 @@ static int ask_resume(struct freeze *f, const Sandgate__Resume *how, struct err 
 	Sandgate__Open open = SANDGATE__OPEN__INIT;
 	Sandgate__Resume resume = *how;
 	uint8_t entropy[RESUME_ENTROPY_BYTES];
-	struct timespec now;
 
 	if (getrandom(entropy, sizeof(entropy), 0) != sizeof(entropy))
 		return err_errno(e, ERR_INTERNAL, errno, "getrandom");
-	clock_gettime(CLOCK_REALTIME, &now);
 	resume.generation = f->result.generation + 1;
-	if (resume.wall_clock_ms == 0)
-		resume.wall_clock_ms =
-		    (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+	f->told_ms = resume.wall_clock_ms == 0 ? wall_ms() : 0;
+	f->told++;
+	if (f->told_ms != 0)
+		resume.wall_clock_ms = (uint64_t)f->told_ms;
 	resume.entropy.data = entropy;
 	resume.entropy.len = sizeof(entropy);
 	open.op_case = SANDGATE__OPEN__OP_RESUME;

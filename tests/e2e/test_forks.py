@@ -12,7 +12,7 @@ from client import Sandbox, until
 COUNT = 8
 # A value that is in the memory of a running shell alone, and told to who asks through a pipe.
 KEEPER = """v=$(cat /proc/sys/kernel/random/uuid); mkfifo /tmp/ask; echo ready
-while read name < /tmp/ask; do echo $v > /tmp/answer.$name; done"""
+while :; do read name < /tmp/ask && echo $v > /tmp/answer.$name; done"""
 ASK = "echo {0} > /tmp/ask; until [ -s /tmp/answer.{0} ]; do sleep 0.02; done; cat /tmp/answer.{0}"
 
 

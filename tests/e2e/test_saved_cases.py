@@ -1,11 +1,14 @@
 """Cases 13, 14 and 28 of the public bug reports, ten rounds each in real guests, and execs that
 live through thirty snapshots."""
 import concurrent.futures
+import os
+import signal
 import time
 
 import pytest
 
 from client import Collected, Sandbox, until
+from test_killed_vmm import processes
 
 ROUNDS = 10
 CLONES = 4
@@ -119,6 +122,38 @@ def test_clones_have_the_right_time_and_random_numbers_of_their_own(qemu, box, p
         assert (result["outcome"], result["exit_code"]) == ("exited", 0), result
         assert 3000 <= result["duration_ms"] < 10000, result
         assert clone.delete().status == 204
+
+
+def stop_for(pid, after, seconds):
+    time.sleep(after)  # these are the moments of the fault
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_a_clone_that_was_slow_to_be_told_the_time_has_it_right_all_the_same(qemu, box, pool):
+    """Its VMM stands still for three seconds at some moment of its start."""
+    snap = snapshot(box)
+    known = {p.name for p in qemu.state.glob("vm/*")}
+    clones = [pool.submit(restore, qemu.client, snap) for _ in range(4)]
+    stopped = {}
+
+    def found():
+        for at in qemu.state.glob("vm/*"):
+            if at.name not in known | stopped.keys() and "qemu-system-x86_64" in processes(
+                    qemu, at.name):
+                stopped[at.name] = pool.submit(
+                    stop_for, processes(qemu, at.name)["qemu-system-x86_64"],
+                    0.1 + 0.1 * len(stopped), 3)
+        return len(stopped) == 4
+    until(found, 10, "the start of the VMs")
+    clones = [c.result(60) for c in clones]
+    for clone in clones:
+        before = time.time()
+        said = int(clone.out("date +%s"))
+        assert before - 2 <= said <= time.time() + 2, (before, said)
+        assert clone.delete().status == 204
+    assert qemu.client.delete(f"/v1/snapshots/{snap}").status == 204
 
 
 def test_execs_live_through_thirty_snapshots_and_lose_nothing(box, pool):
