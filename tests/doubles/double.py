@@ -157,8 +157,10 @@ class Guest:
 
 
 def write_memory(f, size):
-    """Something random at both ends, as a guest's memory has it, and holes between."""
+    """Something random at both ends, as a guest's memory has it, and holes between. It takes a
+    while."""
     f.truncate(size)
+    time.sleep(random.uniform(0, 0.060))
     f.write(os.urandom(65536))
     f.seek(size - 4096)
     f.write(os.urandom(4096))

@@ -208,6 +208,26 @@ def test_a_restarted_bridge_takes_its_vms_up(bridge):
         assert again.client.post(again.path + "/resume").json["status"] == "running"
 
 
+@pytest.mark.parametrize("action", ["snapshots", "fork", "pause"])
+def test_a_bridge_killed_while_it_saves_leaves_a_vm_that_goes_on_and_can_be_saved(bridge, action):
+    box = bridge.client.create()
+    for delay in (0.0, 0.01, 0.03, 0.06, 0.1):
+        connection = box.client.send("POST", f"{box.path}/{action}", {})
+        time.sleep(delay)  # the moment of the fault, not a wait for anything
+        bridge.kill()
+        connection.close()
+        bridge.start()
+        box = Sandbox(bridge.client, {"id": box.id})
+        if box.status() == "paused":
+            assert box.client.post(box.path + "/resume").status == 200
+        assert box.out("echo ok", timeout=60) == "ok\n", delay
+        snap = snapshot(box)
+        assert restore(bridge.client, snap).delete().status == 204
+        for item in bridge.client.get("/v1/snapshots").json["items"]:
+            forget(bridge.client, item)
+        until(lambda: not list(bridge.state.glob("snapshots/*")), 10)
+
+
 # ---- cases 13, 14 and 28 of public bug reports, a connection's every fault at each restore ----
 
 def clone_of(client, snap):
