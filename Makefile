@@ -132,6 +132,9 @@ template-%: | rootfs template-deps
 # An image is replaced, never written into: sandboxes that were made from it have it open.
 share = $(DESTDIR)$(PREFIX)/share
 install: all rootfs  ## install under PREFIX (/usr/local); the configuration in /etc/sandgate
+	@$(MAKE) install-files
+
+install-files:
 	install -D -m 755 $(BRIDGE) $(DESTDIR)$(PREFIX)/bin/host-bridge
 	install -D -m 755 $(AGENT) $(DESTDIR)$(PREFIX)/lib/sandgate/guest-agent
 	install -d $(share)/sandgate/rootfs $(share)/doc/sandgate/proxy
@@ -206,7 +209,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 	@echo; echo "V=1 prints whole commands; SAN=address,undefined builds with sanitizers."
 
-.PHONY: all deps test-deps template-deps rootfs templates install demo demo-postgres serve \
-        test unit conformance bench fuzz lint headers clean help
+.PHONY: all deps test-deps template-deps rootfs templates install install-files demo \
+        demo-postgres serve test unit conformance bench fuzz lint headers clean help
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -137,11 +138,11 @@ static const struct setting settings[] = {
     {"launcher", set_launcher, "NAME", "auto, " LAUNCHERS " (auto)", "auto, " LAUNCHERS},
     {"state-dir", set_state_dir, "DIR", "registry and sandboxes (/var/lib/sandgate)",
      SHORT_PATH},
-    {"rootfs-dir", set_rootfs_dir, "DIR", "templates (/usr/share/sandgate/rootfs)",
-     "a directory"},
+    {"rootfs-dir", set_rootfs_dir, "DIR",
+     "templates (PREFIX/share/sandgate/rootfs, or of the same build)", "a directory"},
     {"agent", set_agent, "FILE",
-     "guest-agent for the local launcher (that of the same build,\n"
-     "or /usr/lib/sandgate/guest-agent)",
+     "guest-agent for the local launcher\n"
+     "(PREFIX/lib/sandgate/guest-agent, or of the same build)",
      "an executable file"},
     {"attach-dir", set_attach_dir, "DIR",
      "where sockets and token files of attached VMs may be; up to 8 times",
@@ -219,10 +220,16 @@ static int load_file(struct settings *c, const char *path, struct err *e)
 		return err_errno(e, ERR_INVALID_FIELD, errno, "cannot read %s", path);
 	char line[SETTINGS_LINE_MAX];
 	struct source src = {0};
+	struct err why = {0};
 	int rc = 0;
-	while (rc == 0 && fgets(line, sizeof(line), f) != NULL)
-		rc = load_line(c, &src, line, e);
+	unsigned n = 0;
+	while (rc == 0 && fgets(line, sizeof(line), f) != NULL) {
+		n++;
+		rc = load_line(c, &src, line, &why);
+	}
 	fclose(f);
+	if (rc < 0)
+		err_field(e, why.code, why.field, "%.100s:%u: %s", path, n, why.msg);
 	return rc;
 }
 
@@ -299,19 +306,18 @@ static const char *config_file(struct settings *c, int argc, char **argv)
 	return path;
 }
 
-/* In a build tree the agent that was built with this bridge, else the installed one. */
-static void default_agent(struct settings *c)
+/* What came with this program: it is two levels below a build directory, or below the prefix
+ * that it was installed to. */
+static void beside(char *out, size_t room, const char *built, const char *installed)
 {
-	static const char sibling[] = "/guest-agent/guest-agent";
-	char path[sizeof(c->agent_path)], *slash = NULL;
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - sizeof(sibling));
-	path[n > 0 ? n : 0] = '\0';
-	for (int i = 0; i < 2 && (slash = strrchr(path, '/')) != NULL; i++)
+	char top[PATH_MAX], *slash = NULL;
+	ssize_t n = readlink("/proc/self/exe", top, sizeof(top) - 1);
+	top[n > 0 ? n : 0] = '\0';
+	for (int i = 0; i < 2 && (slash = strrchr(top, '/')) != NULL; i++)
 		*slash = '\0';
-	if (slash != NULL)
-		memcpy(slash, sibling, sizeof(sibling));
-	if (slash == NULL || set_agent(c, path) < 0)
-		strcpy(c->agent_path, "/usr/lib/sandgate/guest-agent");
+	snprintf(out, room, "%.*s/%s", (int)room - 64, top, built);
+	if (access(out, F_OK) < 0)
+		snprintf(out, room, "%.*s/%s", (int)room - 64, top, installed);
 }
 
 static void defaults(struct settings *c)
@@ -320,13 +326,14 @@ static void defaults(struct settings *c)
 	                       .listen_count = 1,
 	                       .state_dir = "/var/lib/sandgate",
 	                       .warm_pool = 1,
-	                       .rootfs_dir = "/usr/share/sandgate/rootfs",
 	                       .launcher = "auto",
 	                       .drain_seconds = DRAIN_DEFAULT_S,
 	                       .log_level = LOG_INFO};
 	if (gethostname(c->node, sizeof(c->node) - 1) < 0)
 		strcpy(c->node, "localhost");
-	default_agent(c);
+	beside(c->agent_path, sizeof(c->agent_path), "guest-agent/guest-agent",
+	       "lib/sandgate/guest-agent");
+	beside(c->rootfs_dir, sizeof(c->rootfs_dir), "rootfs", "share/sandgate/rootfs");
 }
 
 int settings_load(struct settings *c, int argc, char **argv, struct err *e)
