@@ -26,7 +26,7 @@ struct kvm_trial {
 	struct launcher_host host;
 	struct candidates who;
 	unsigned tried;
-	char file[PATH_MAX], dir[PATH_MAX];
+	char file[PATH_MAX], dir[PATH_MAX], cgroup[PATH_MAX];
 	struct vm *vm;
 	struct link *link;
 	ev_timer deadline;
@@ -215,7 +215,7 @@ static bool try(struct kvm_trial *t, const struct launcher *l)
 {
 	static const struct vm_handlers handlers = {on_changed, on_up, on_down};
 	struct launcher_request r = {
-	    .id = "kvm-trial", .dir = t->dir, .vcpus = 1, .uid = VM_UID, .cgroup = ""};
+	    .id = "kvm-trial", .dir = t->dir, .vcpus = 1, .uid = VM_UID, .cgroup = t->cgroup};
 	struct vm_plan plan = {0};
 	struct err e = {0};
 	char memory[PATH_MAX + 16];
@@ -248,7 +248,7 @@ static bool try_next(struct kvm_trial *t)
 }
 
 struct kvm_trial *kvm_trial_start(struct ev_loop *loop, const struct launcher_host *host,
-                                  const char *name, const char *state_dir, const char *dir,
+                                  const char *name, const struct kvm_trial_place *place,
                                   void (*on_answer)(const struct launcher *by, void *arg),
                                   void *arg)
 {
@@ -260,8 +260,9 @@ struct kvm_trial *kvm_trial_start(struct ev_loop *loop, const struct launcher_ho
 	t->who = find_candidates(host, name);
 	t->on_answer = on_answer;
 	t->arg = arg;
-	answer_file(t->file, sizeof(t->file), state_dir);
-	snprintf(t->dir, sizeof(t->dir), "%s", dir);
+	answer_file(t->file, sizeof(t->file), place->state_dir);
+	snprintf(t->dir, sizeof(t->dir), "%s", place->dir);
+	snprintf(t->cgroup, sizeof(t->cgroup), "%s", place->cgroup);
 	ev_timer_init(&t->deadline, on_deadline, KVM_TRIAL_S, 0.);
 	t->deadline.data = t;
 	if (try_next(t))

@@ -16,16 +16,21 @@
 
 struct kvm_trial;
 
+/* Where: the answer's directory, the VM's directory and its cgroup ("" for none). */
+struct kvm_trial_place {
+	const char *state_dir, *dir, *cgroup;
+};
+
 /* The kept answer for the launcher `name`, or "auto": `by` whom guests run, NULL for nobody.
  * False when there is none yet. */
 bool kvm_trial_known(const struct launcher_host *host, const char *name, const char *state_dir,
                      const struct launcher **by);
-/* Boot guests in `dir`, each for KVM_TRIAL_S at most, and keep the answer in `state_dir`.
- * `on_answer` once, never inside; the trial is gone then. NULL when there is nothing to try: no
- * /dev/kvm that answers, or no launcher for it that has its programs and the template `base`.
+/* Boot guests, each for KVM_TRIAL_S at most, and keep the answer. `on_answer` once, never
+ * inside; the trial is gone then. NULL when there is nothing to try: no /dev/kvm that answers,
+ * or no launcher for it that has its programs and the template `base`.
  */
 struct kvm_trial *kvm_trial_start(struct ev_loop *loop, const struct launcher_host *host,
-                                  const char *name, const char *state_dir, const char *dir,
+                                  const char *name, const struct kvm_trial_place *place,
                                   void (*on_answer)(const struct launcher *by, void *arg),
                                   void *arg);
 /* Kill the guest; no answer. NULL is fine. */

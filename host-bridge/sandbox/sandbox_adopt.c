@@ -9,6 +9,8 @@
 #include "proto/limits.h"
 #include "proto/log.h"
 
+#define KVM_TRIAL "kvm-trial" /* what its VM is called */
+
 static void adopt_row(const struct registry_row *row, void *arg)
 {
 	struct sandbox_set *set = arg;
@@ -149,12 +151,14 @@ static void on_kvm_answer(const struct launcher *by, void *arg)
 /* KVM is used where it has been proved. */
 static void settle_kvm(struct sandbox_set *set)
 {
-	char dir[PATH_MAX];
+	char dir[PATH_MAX], cgroup[PATH_MAX];
+	const struct kvm_trial_place place = {set->state_dir, dir, cgroup};
 	if (kvm_trial_known(&set->host, set->launcher, set->state_dir, &set->host.kvm))
 		return;
-	snprintf(dir, sizeof(dir), "%s/vm/kvm-trial", set->state_dir);
-	set->kvm_trial = kvm_trial_start(set->loop, &set->host, set->launcher, set->state_dir,
-	                                 dir, on_kvm_answer, set);
+	sandbox_set_vm_dir(set, KVM_TRIAL, dir, sizeof(dir));
+	sandbox_set_cgroup(set, KVM_TRIAL, cgroup);
+	set->kvm_trial =
+	    kvm_trial_start(set->loop, &set->host, set->launcher, &place, on_kvm_answer, set);
 }
 
 int sandbox_set_adopt(struct sandbox_set *set, struct err *e)

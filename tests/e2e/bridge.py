@@ -2,6 +2,7 @@
 import contextlib
 import os
 import pathlib
+import re
 import secrets
 import signal
 import socket
@@ -105,6 +106,11 @@ class Bridge:
 
     def directory_of(self, sandbox):
         return self.state / "vm" / sandbox.id.rsplit("-", 1)[-1]
+
+    def cgroups(self):
+        """The directory of its virtual machines' cgroups, or None where it can make none."""
+        found = re.search(r"VMs have cgroups in (\S+?)(,|$)", self.log.read_text(), re.M)
+        return pathlib.Path(found.group(1)) if found else None
 
     def kill_guests(self, sandbox):
         """SIGKILL to all of them; the end of one may take others along."""

@@ -86,11 +86,14 @@ def test_a_host_with_firecracker_and_no_qemu_runs_guests(bridge):
 def test_until_kvm_has_been_tried_creates_are_told_to_wait(bridge):
     bridge.doubles.fault("silent", 1000)
     bridge.start()
+    tree = bridge.cgroups() or pytest.skip("no cgroups can be made here")
+    assert [leaf.name for leaf in tree.glob("*/")] == ["kvm-trial"]
     reply = bridge.create()
     assert (reply.status, reply.code) == (503, "capacity.unavailable")
     assert int(reply.headers["retry-after"]) > 0 and "KVM" in reply.error["message"]
     assert bridge.answer() == ["firecracker", "-"]
     until(lambda: not list(bridge.state.glob("vm/*")), 10, "the end of the guest that was tried")
+    assert not list(tree.glob("*/"))
     reply = bridge.create()
     assert (reply.status, reply.code) == (502, "launcher.failed")
 
