@@ -302,6 +302,13 @@ void ask_until(struct conn *c, const char *word)
 	}
 }
 
+struct conn *ask_start_until(const struct target *t, Sandgate__Exec *e, const char *word)
+{
+	struct conn *c = ask_start(t, e);
+	ask_until(c, word);
+	return c;
+}
+
 Sandgate__ExecState *ask_state(const struct target *t, const char *id)
 {
 	Sandgate__ExecInfo info = SANDGATE__EXEC_INFO__INIT;
@@ -325,6 +332,17 @@ Sandgate__ExecState *ask_finished(const struct target *t, const char *id)
 	fail("the exec does not end");
 }
 
+Sandgate__ExecState *ask_cancelled(const struct target *t, const char *id,
+                                   Sandgate__CancelReason reason)
+{
+	Sandgate__ExecState *s = ask_finished(t, id);
+
+	expect(s->result->outcome == SANDGATE__OUTCOME__OUTCOME_CANCELLED &&
+	           s->result->cancel_reason == reason,
+	       "outcome %d, reason %d", s->result->outcome, s->result->cancel_reason);
+	return s;
+}
+
 void ask_forget(const struct target *t, const char *id)
 {
 	Sandgate__ForgetExec forget = SANDGATE__FORGET_EXEC__INIT;
@@ -341,6 +359,17 @@ void ask_cancel(struct conn *c, Sandgate__CancelReason reason)
 	cancel.reason = reason;
 	frame.body_case = SANDGATE__HOST_FRAME__BODY_CANCEL;
 	frame.cancel = &cancel;
+	conn_send(c, &frame);
+}
+
+void ask_feed(struct conn *c, const char *text)
+{
+	Sandgate__HostFrame frame = SANDGATE__HOST_FRAME__INIT;
+	Sandgate__Stdin body = SANDGATE__STDIN__INIT;
+
+	body.data = ask_text(text);
+	frame.body_case = SANDGATE__HOST_FRAME__BODY_STDIN;
+	frame.stdin = &body;
 	conn_send(c, &frame);
 }
 

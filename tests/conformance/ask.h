@@ -46,8 +46,9 @@ Sandgate__Refused *ask_next_refused(struct conn *c, enum err_code code);
 void ask_alive(const struct target *t);
 bool ask_feature(const struct target *t, const char *name);
 
-/* Start an exec as its owner, up to Started. */
+/* Start an exec as its owner, up to Started; and on, as ask_until(). */
 struct conn *ask_start(const struct target *t, Sandgate__Exec *e);
+struct conn *ask_start_until(const struct target *t, Sandgate__Exec *e, const char *word);
 struct conn *ask_attach(const struct target *t, const char *id, Sandgate__Role role,
                         uint64_t offset);
 /* Read to Exit, checking that sequence numbers have no hole that no Gap told of. */
@@ -55,17 +56,20 @@ struct ask_end ask_end(struct conn *c, uint64_t offset);
 /* ask_start() and ask_end(). */
 struct ask_end ask_run(const struct target *t, Sandgate__Exec *e);
 struct ask_end ask_run_sh(const struct target *t, const char *cmd);
-/* Whether the guest has a process of this number (text, as `echo $!` prints it) that is not
- * a zombie. */
+/* Whether the guest has a process of this number (`echo $!` prints it) that is no zombie. */
 bool ask_lives(const struct target *t, const char *pid);
 /* Read output of a running exec until stdout holds `word`; its end fails the check. */
 void ask_until(struct conn *c, const char *word);
 
 Sandgate__ExecState *ask_state(const struct target *t, const char *id);
-/* Ask for the state until it is finished. */
+/* Ask for the state until it is finished; which it must be by a cancel for `reason`. */
 Sandgate__ExecState *ask_finished(const struct target *t, const char *id);
+Sandgate__ExecState *ask_cancelled(const struct target *t, const char *id,
+                                   Sandgate__CancelReason reason);
 void ask_forget(const struct target *t, const char *id);
 void ask_cancel(struct conn *c, Sandgate__CancelReason reason);
+/* Input at its end; nothing is waited for. */
+void ask_feed(struct conn *c, const char *text);
 
 /* Wait between two questions of a loop that has a deadline of its own. */
 void ask_pause(void);

@@ -27,7 +27,7 @@ struct check_table {
 
 extern const struct check_table checks_frame, checks_open, checks_outcome, checks_spawn,
     checks_output, checks_owner, checks_stdin, checks_signal, checks_id, checks_limits,
-    checks_query, checks_snapshot;
+    checks_query, checks_snapshot, checks_resume;
 
 _Noreturn void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

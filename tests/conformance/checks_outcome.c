@@ -141,8 +141,7 @@ static void first_cause_wins(const struct target *t)
 	Sandgate__Exec e = ask_sh("trap 'echo term' TERM; while :; do sleep 0.05; done");
 	e.timeout_ms = 200;
 	e.grace_ms = 1000;
-	struct conn *c = ask_start(t, &e);
-	ask_until(c, "term");
+	struct conn *c = ask_start_until(t, &e, "term");
 	ask_cancel(c, SANDGATE__CANCEL_REASON__CANCEL_KILLED);
 	Sandgate__ExecState *s = ask_finished(t, e.exec_id);
 	expect(s->result->outcome == SANDGATE__OUTCOME__OUTCOME_TIMED_OUT, "outcome %d",

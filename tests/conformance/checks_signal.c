@@ -59,8 +59,7 @@ static void all_or_leader(const struct target *t)
 	    "while :; do wait; done";
 	for (int all = 0; all < 2; all++) {
 		Sandgate__Exec e = ask_sh(cmd);
-		struct conn *c = ask_start(t, &e);
-		ask_until(c, "up");
+		struct conn *c = ask_start_until(t, &e, "up");
 		struct conn *side = control(t, e.exec_id);
 		send_signal(side, SIGUSR1, all);
 		ask_next(side, SANDGATE__GUEST_FRAME__BODY_DONE);

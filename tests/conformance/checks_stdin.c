@@ -86,8 +86,7 @@ static void frames(const struct target *t)
 
 	e.stdin_open = true;
 	e.stdin = ask_text("one ");
-	struct conn *c = ask_start(t, &e);
-	ask_until(c, "one ");
+	struct conn *c = ask_start_until(t, &e, "one ");
 	struct conn *side = control(t, e.exec_id);
 	feed(side, ask_number(4), "two ", 4);
 	expect(next_ack(side)->offset == 8, "another offset after the second piece");
@@ -107,8 +106,7 @@ static void wrong_offset(const struct target *t)
 
 	e.stdin_open = true;
 	e.stdin = ask_text("abc");
-	struct conn *c = ask_start(t, &e);
-	ask_until(c, "abc");
+	struct conn *c = ask_start_until(t, &e, "abc");
 	for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
 		struct conn *side = control(t, e.exec_id);
 		feed(side, ask_number(offsets[i]), "xyz", 3);
@@ -145,8 +143,7 @@ static void reader_closes(const struct target *t)
 	Sandgate__Exec e = ask_sh("exec 0<&-; echo closed; sleep 5");
 
 	e.stdin_open = true;
-	struct conn *c = ask_start(t, &e);
-	ask_until(c, "closed");
+	ask_start_until(t, &e, "closed");
 	struct conn *side = control(t, e.exec_id);
 	feed(side, NULL, data, sizeof(data));
 	bool closed = next_ack(side)->closed;

@@ -122,9 +122,9 @@ static _Noreturn void usage(const char *why)
 int main(int argc, char **argv)
 {
 	static const struct check_table *const tables[] = {
-	    &checks_frame,  &checks_open,   &checks_query,  &checks_outcome,
-	    &checks_spawn,  &checks_output, &checks_owner,  &checks_stdin,
-	    &checks_signal, &checks_id,     &checks_limits, &checks_snapshot,
+	    &checks_frame,  &checks_open,     &checks_query,  &checks_outcome, &checks_spawn,
+	    &checks_output, &checks_owner,    &checks_stdin,  &checks_signal,  &checks_id,
+	    &checks_limits, &checks_snapshot, &checks_resume,
 	};
 	static const struct check reached = {.run = reach};
 	const char *token_file = NULL, *only = NULL, *why;
