@@ -47,9 +47,12 @@ struct peer {
 	int fd; /* -1: closed */
 	struct bytes in, out;
 	bool watches, owns, deaf; /* agent: its role; client: it does not read */
+	bool follows;             /* agent: it is told of ends */
 	uint64_t next;            /* agent: next byte to send */
 	bool exited, eof;
 };
+
+static bool agent_tells; /* who follows of ends: set before it starts */
 
 static struct {
 	int fd; /* where it listens */
@@ -134,7 +137,10 @@ static inline void put_info(struct peer *p)
 {
 	Sandgate__GuestFrame f = SANDGATE__GUEST_FRAME__INIT;
 	Sandgate__InfoReply i = SANDGATE__INFO_REPLY__INIT;
+	static char *features[] = {(char *)"follow"};
 	i.protocol_version = PROTOCOL_VERSION;
+	i.features = features;
+	i.n_features = agent_tells;
 	f.info = &i;
 	put(p, &f, SANDGATE__GUEST_FRAME__BODY_INFO);
 }
@@ -178,10 +184,15 @@ static inline void put_list(struct peer *p)
 	Sandgate__GuestFrame f = SANDGATE__GUEST_FRAME__INIT;
 	Sandgate__ExecList l = SANDGATE__EXEC_LIST__INIT;
 	Sandgate__ExecState s = SANDGATE__EXEC_STATE__INIT, *execs[] = {&s};
+	Sandgate__Result r = SANDGATE__RESULT__INIT;
+	r.outcome = SANDGATE__OUTCOME__OUTCOME_EXITED;
 	s.exec_id = (char *)"x";
 	s.has_deadline = !agent.finished;
+	s.phase = agent.finished ? SANDGATE__EXEC_PHASE__PHASE_FINISHED
+	                         : SANDGATE__EXEC_PHASE__PHASE_RUNNING;
+	s.result = agent.finished ? &r : NULL;
 	l.execs = execs;
-	l.n_execs = 1;
+	l.n_execs = !agent.vanished;
 	f.exec_list = &l;
 	put(p, &f, SANDGATE__GUEST_FRAME__BODY_EXEC_LIST);
 	put_done(p);
@@ -251,6 +262,7 @@ static inline void agent_open(struct peer *p, const Sandgate__Open *o)
 		put_state(p);
 		break;
 	case SANDGATE__OPEN__OP_LIST_EXECS:
+		p->follows = o->list_execs->follow;
 		put_list(p);
 		break;
 	case SANDGATE__OPEN__OP_EXEC:
@@ -316,12 +328,28 @@ static inline void agent_pump(struct peer *p)
 		peer_close(p);
 }
 
-/* Break off every session that is attached to the exec. */
+/* Break off every session that is attached to the exec, or follows. */
 static inline void agent_cut(void)
 {
 	for (size_t i = 0; i < agent.session_count; i++)
-		if (agent.sessions[i].watches)
+		if (agent.sessions[i].watches || agent.sessions[i].follows)
 			peer_close(&agent.sessions[i]);
+}
+
+/* Sessions that follow now; each is told that the exec has ended, if it has. */
+static inline size_t agent_followers(void)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < agent.session_count; i++) {
+		struct peer *p = &agent.sessions[i];
+		if (p->fd < 0 || !p->follows)
+			continue;
+		n++;
+		if (agent.finished && !p->exited)
+			put_state(p);
+		p->exited = agent.finished;
+	}
+	return n;
 }
 
 /* Sessions that are attached to the exec's output now. */
