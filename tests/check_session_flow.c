@@ -147,6 +147,28 @@ START_TEST(a_slow_watcher_gets_a_gap_and_stalls_nothing)
 }
 END_TEST
 
+/* Until the kernel and the agent have had enough. */
+START_TEST(a_follower_that_does_not_read_is_closed_and_stalls_nothing)
+{
+	Sandgate__ListExecs l = SANDGATE__LIST_EXECS__INIT;
+	char id[EXEC_ID_MAX + 1];
+	bool closed = false;
+	l.follow = 1;
+	struct host *slow = host_opened(SANDGATE__OPEN__OP_LIST_EXECS, &l);
+	for (unsigned i = 0; i < 10000 && !closed; i++) {
+		snprintf(id, sizeof(id), "%0*u", EXEC_ID_MAX, i);
+		Sandgate__Exec m = exec_message(id, "true");
+		m.user = BYTES("nobody-of-this-name");
+		struct transcript t = host_run(&m);
+		ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_SPAWN_FAILED);
+		transcript_free(&t);
+		closed = send(slow->fd, "", 0, MSG_NOSIGNAL) < 0 && errno == EPIPE;
+	}
+	ck_assert(closed);
+	host_close(slow);
+}
+END_TEST
+
 START_TEST(retained_output_yields_to_the_budget)
 {
 	budget()->limit = MIB;
@@ -177,6 +199,7 @@ int main(void)
 	tcase_add_test(t, a_slow_owner_holds_the_process_not_the_memory);
 	tcase_add_test(t, an_owner_that_never_reads_is_no_obstacle_to_the_timeout);
 	tcase_add_test(t, a_slow_watcher_gets_a_gap_and_stalls_nothing);
+	tcase_add_test(t, a_follower_that_does_not_read_is_closed_and_stalls_nothing);
 	tcase_add_test(t, retained_output_yields_to_the_budget);
 	return run_suite("session_flow", t) != 0;
 }
