@@ -97,7 +97,7 @@ static void on_saved(struct sandbox *s, struct snapshot *n, const struct err *e,
 	snapshot_delete(set, n, &ignored); /* once the last has its copy */
 }
 
-void api_sandbox_fork(struct api_request *r, char *data, size_t len)
+static void make_fork(struct api_request *r, char *data, size_t len, unsigned children)
 {
 	struct err e = {0};
 	struct snapshot_body body;
@@ -114,7 +114,7 @@ void api_sandbox_fork(struct api_request *r, char *data, size_t len)
 	}
 	f->r = r;
 	f->set = r->api->sandboxes;
-	f->count = body.count;
+	f->count = body.count > 0 ? body.count : children;
 	f->metadata = body.metadata;
 	r->owner = f;
 	r->on_gone = on_client_gone;
@@ -122,4 +122,15 @@ void api_sandbox_fork(struct api_request *r, char *data, size_t len)
 	if (quota_room(r->api->quota, sandbox_spec(s), f->count, &f->failure) < 0 ||
 	    sandbox_snapshot(s, NULL, SNAPSHOT_PASSING, on_saved, f, &f->failure) < 0)
 		finish(f);
+}
+
+void api_sandbox_fork(struct api_request *r, char *data, size_t len)
+{
+	make_fork(r, data, len, 1);
+}
+
+/* PandaStack's name for a fork of several. */
+void api_sandbox_fork_tree(struct api_request *r, char *data, size_t len)
+{
+	make_fork(r, data, len, 2);
 }

@@ -222,7 +222,8 @@ void api_template_list(struct api_request *r, char *data, size_t len)
 
 /* ---- change and delete ---- */
 
-void api_sandbox_patch(struct api_request *r, char *data, size_t len)
+static void patch(struct api_request *r, const char *data, size_t len,
+                  json_t *(*shown)(const struct sandbox *s))
 {
 	struct err e;
 	struct sandbox_change change;
@@ -236,10 +237,20 @@ void api_sandbox_patch(struct api_request *r, char *data, size_t len)
 	if (rc < 0)
 		api_fail(r, &e, NULL);
 	else
-		api_reply_json(r, 200, sandbox_json(s));
+		api_reply_json(r, 200, shown(s));
 }
 
-/* PandaStack's name for the same, with what it shows. */
+void api_sandbox_patch(struct api_request *r, char *data, size_t len)
+{
+	patch(r, data, len, sandbox_json);
+}
+
+/* PandaStack's name for the same, and what it shows. */
+void api_lifecycle_patch(struct api_request *r, char *data, size_t len)
+{
+	patch(r, data, len, sandbox_lifecycle_json);
+}
+
 void api_sandbox_lifecycle(struct api_request *r, char *data, size_t len)
 {
 	struct sandbox *s = api_sandbox(r);

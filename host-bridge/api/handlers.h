@@ -23,6 +23,7 @@ void api_sandbox_list(struct api_request *r, char *data, size_t len);
 void api_sandbox_get(struct api_request *r, char *data, size_t len);
 void api_sandbox_patch(struct api_request *r, char *data, size_t len);
 void api_sandbox_lifecycle(struct api_request *r, char *data, size_t len);
+void api_lifecycle_patch(struct api_request *r, char *data, size_t len);
 void api_sandbox_delete(struct api_request *r, char *data, size_t len);
 
 /* api_snapshots.c */
@@ -51,6 +52,7 @@ void api_sandbox_events(struct api_request *r, char *data, size_t len);
 
 /* api_fork.c */
 void api_sandbox_fork(struct api_request *r, char *data, size_t len);
+void api_sandbox_fork_tree(struct api_request *r, char *data, size_t len);
 
 /* api_execs.c */
 void api_exec_run(struct api_request *r, char *data, size_t len);

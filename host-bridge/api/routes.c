@@ -28,7 +28,7 @@ const struct route routes[] = {
     {HTTP_M_DELETE, SANDBOX, "sandbox_delete", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_delete},
 
     {HTTP_M_GET, SANDBOX "/lifecycle", "lifecycle_get", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_lifecycle},
-    {HTTP_M_PATCH, SANDBOX "/lifecycle", "lifecycle_patch", ROUTE_MEMBER, ROUTE_JSON, 0, "", api_sandbox_patch},
+    {HTTP_M_PATCH, SANDBOX "/lifecycle", "lifecycle_patch", ROUTE_MEMBER, ROUTE_JSON, 0, "", api_lifecycle_patch},
     {HTTP_M_GET, SANDBOX "/wait", "sandbox_wait", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "status timeout_seconds", api_sandbox_wait},
     {HTTP_M_POST, SANDBOX "/pause", "sandbox_pause", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_pause},
     {HTTP_M_POST, SANDBOX "/resume", "sandbox_resume", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_resume},
@@ -37,7 +37,7 @@ const struct route routes[] = {
     {HTTP_M_POST, SANDBOX "/prepare", "sandbox_prepare", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_prepare},
     {HTTP_M_POST, SANDBOX "/resumed", "sandbox_resumed", ROUTE_MEMBER, ROUTE_JSON, 0, "", api_sandbox_resumed},
     {HTTP_M_POST, SANDBOX "/fork", "sandbox_fork", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_sandbox_fork},
-    {HTTP_M_POST, SANDBOX "/fork-tree", "sandbox_fork_tree", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_sandbox_fork},
+    {HTTP_M_POST, SANDBOX "/fork-tree", "sandbox_fork_tree", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_sandbox_fork_tree},
     {HTTP_M_POST, SANDBOX "/snapshots", "snapshot_create", ROUTE_MEMBER, ROUTE_JSON, ROUTE_NEW_WORK, "", api_snapshot_create},
     {HTTP_M_GET, SANDBOX "/metrics", "sandbox_metrics", ROUTE_MEMBER, ROUTE_NO_BODY, 0, "", api_sandbox_metrics},
     {HTTP_M_GET, SANDBOX "/events", "sandbox_events", ROUTE_MEMBER, ROUTE_NO_BODY, ROUTE_STREAMS, "", api_sandbox_events},

@@ -101,7 +101,7 @@ static void take_times(const struct create_fields *f, struct sandbox_spec *spec)
 		spec->max_lifetime_seconds = 0;
 }
 
-/* It starts from exactly one of three. */
+/* It starts from a template, a snapshot (which may be given with its template) or a VM. */
 static int take_source(const struct create_fields *f, struct sandbox_spec *spec, struct err *e)
 {
 	bool attach = f->attach.transport.set;
@@ -111,10 +111,7 @@ static int take_source(const struct create_fields *f, struct sandbox_spec *spec,
 		                 "template, from_snapshot or attach is required");
 	if (attach && (f->template.s != NULL || from->s != NULL))
 		return err_field(e, ERR_INVALID_FIELD, "attach",
-		                 "template, from_snapshot and attach exclude each other");
-	if (from->s != NULL && f->template.s != NULL)
-		return err_field(e, ERR_INVALID_FIELD, "from_snapshot",
-		                 "template, from_snapshot and attach exclude each other");
+		                 "attach excludes template and from_snapshot");
 	if (from->s != NULL && (from->len == 0 || from->len >= sizeof(spec->snapshot)))
 		return err_set(e, ERR_SNAPSHOT_NOT_FOUND, "there is no such snapshot");
 	if (from->s != NULL)
@@ -178,14 +175,14 @@ int sandbox_body_snapshot(const char *data, size_t len, struct snapshot_body *ou
                           struct err *e)
 {
 	struct snapshot_fields f = {0};
-	*out = (struct snapshot_body){.count = 1};
+	*out = (struct snapshot_body){0};
 	if (len == 0)
 		return 0;
 	json_t *doc = body_parse(data, len, snapshot_table, &f, e);
 	int rc = doc != NULL ? check_metadata(f.metadata, e) : -1;
 	if (rc == 0) {
 		out->metadata = json_incref(f.metadata);
-		out->count = f.count.set ? (unsigned)f.count.v : 1;
+		out->count = (unsigned)f.count.v;
 	}
 	json_decref(doc);
 	return rc;

@@ -24,7 +24,7 @@ struct sandbox_change {
 /* The body of snapshots and forks, which may be absent. */
 struct snapshot_body {
 	json_t *metadata; /* the caller's to drop; or NULL */
-	unsigned count;   /* forks: how many; 1 when absent */
+	unsigned count;   /* forks: how many; 0 when absent */
 };
 int sandbox_body_snapshot(const char *data, size_t len, struct snapshot_body *out,
                           struct err *e);

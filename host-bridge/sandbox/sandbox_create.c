@@ -146,6 +146,9 @@ static int take_source(struct sandbox *s, struct err *e)
 		    e, ERR_INVALID_STATE, "from_snapshot",
 		    "the snapshot was made on %s (%s), and sandboxes run on %s here",
 		    n->launcher, n->isolation, s->launcher->name);
+	if (spec->template[0] != '\0' && strcmp(spec->template, n->template) != 0)
+		return err_field(e, ERR_INVALID_FIELD, "template",
+		                 "the snapshot is of the template %s", n->template);
 	if ((spec->vcpus != 0 && spec->vcpus != n->vcpus) ||
 	    (spec->memory_mib != 0 && spec->memory_mib != n->memory_mib) ||
 	    (spec->disk_mib != 0 && spec->disk_mib != n->disk_mib))

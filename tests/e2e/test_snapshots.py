@@ -176,14 +176,16 @@ def test_what_cannot_be_is_refused_with_its_code(qemu, box, local_bridge):
     client = qemu.client
     missing = client.post("/v1/sandboxes", {"from_snapshot": "snap-none"})
     assert (missing.status, missing.code) == (404, "snapshot.not_found")
-    both = client.post("/v1/sandboxes", {"from_snapshot": "x", "template": "base"})
-    assert (both.status, both.error["details"]["field"]) == (400, "from_snapshot")
+    both = client.post("/v1/sandboxes", {"from_snapshot": "x", "attach": {"transport": "unix"}})
+    assert (both.status, both.error["details"]["field"]) == (400, "attach")
     assert client.post(box.path + "/fork", {"count": 0}).error["details"]["field"] == "count"
     assert client.post(box.path + "/snapshots", {"metadata": {"a:b": "c"}}).status == 400
     snap = snapshot(box)
     sized = client.post("/v1/sandboxes", {"from_snapshot": snap["id"],
                                           "resources": {"memory_mib": 512}})
     assert (sized.status, sized.error["details"]["field"]) == (400, "resources")
+    other = client.post("/v1/sandboxes", {"from_snapshot": snap["id"], "template": "postgres"})
+    assert (other.status, other.error["details"]["field"]) == (400, "template")
     forget(client, snap)
     plain = local_bridge.client.create(ttl_seconds=60)
     for action in ("snapshots", "fork", "pause"):
