@@ -47,7 +47,7 @@ struct session {
 	bool existing;   /* Started says so */
 	bool only_start; /* a detached exec: the session ends with Started */
 	bool watches_shutdown;
-	bool follows; /* is told which execs end */
+	bool follows;                    /* is told which execs end */
 	struct snapshot_waiter snapshot; /* Prepare and Resume */
 	bool started_sent, exit_sent;
 	bool stalled;       /* a frame waits in `in` for StdinAck to leave first */

@@ -84,8 +84,8 @@ int err_limit(struct err *e, enum err_code code, const char *field, uint64_t lim
 int err_errno(struct err *e, enum err_code code, int errnum, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* What could not be written or made, as `errnum` says: ERR_STORAGE_FULL where the disk has no room,
- * else `other`. */
+/* What could not be written or made, as `errnum` says: ERR_STORAGE_FULL where the disk has no
+ * room, else `other`. */
 enum err_code err_of_disk(int errnum, enum err_code other);
 
 /* The public name ("sandbox.lost"). An unknown number gives "internal". */

@@ -394,14 +394,14 @@
 #define REHEARSAL_AFTER_S 0.5
 #define REHEARSAL_MS 5000
 
-/* One is to hibernate, but a call is in progress that is no activity (an exec is looked at): it is
- * tried again so soon. */
+/* One is to hibernate, but a call is in progress that is no activity (an exec is looked at): it
+ * is tried again so soon. */
 #define HIBERNATE_RETRY_MS 200
 
 /* Execs that run on without a call (detached ones, say): how many of a sandbox it keeps in mind
- * to tell of their ends. Its link to the agent for that is opened so long after one was left, not
- * in the way of the next call; again so long after it broke; and closed so long after the last has
- * ended (s). */
+ * to tell of their ends. Its link to the agent for that is opened so long after one was left,
+ * not in the way of the next call; again so long after it broke; and closed so long after the
+ * last has ended (s). */
 #define WATCHED_MAX (2 * EXECS_RUNNING_MAX)
 #define WATCH_DELAY_S 0.05
 #define WATCH_RETRY_S 1
@@ -410,9 +410,10 @@
 /* Events of sandboxes that a stream may still ask for. */
 #define EVENTS_KEPT 4096
 
-/* What a template's `ready` waits for, or `start` alone, takes at most so long (seconds), unless
- * the template says otherwise: no more than a caller would wait for. The pause between two tries
- * (ms) is doubled each time up to the second number: they cost a slow guest more than a little. */
+/* What a template's `ready` waits for, or `start` alone, takes at most so long (seconds),
+ * unless the template says otherwise: no more than a caller would wait for. The pause between
+ * two tries (ms) is doubled each time up to the second number: they cost a slow guest more than
+ * a little. */
 #define READY_DEFAULT_S 60
 #define READY_MAX_S 600
 #define READY_PAUSE_MIN_MS 250

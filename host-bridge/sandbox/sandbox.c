@@ -312,7 +312,8 @@ void sandbox_running(struct sandbox *s)
 		s->launch_ms = (unsigned)((s->up - s->born) * 1e3);
 		s->agent_ms = (unsigned)((sandbox_clock() - s->up) * 1e3);
 	}
-	/* Something may run in all but a template's first boot, and in what starts from that. */
+	/* Something may run in all but a template's first boot, and in what starts from that.
+	 */
 	bool used = s->waking || s->recovers || s->source != NULL || s->launcher->external;
 	enum sandbox_status before = s->status;
 	s->status = SANDBOX_RUNNING;
@@ -349,8 +350,8 @@ void sandbox_failed(struct sandbox *s, const struct err *why)
 		return;
 	}
 	log_warn("sandbox", s->id, "failed: %s", why->msg);
-	if (s->status == SANDBOX_CREATING && s->restored && s->source == NULL &&
-	    !s->warmed && why->code != ERR_STORAGE_FULL)
+	if (s->status == SANDBOX_CREATING && s->restored && s->source == NULL && !s->warmed &&
+	    why->code != ERR_STORAGE_FULL)
 		baked_discard(
 		    s->baked); /* whether it was at fault or not: the next one boots */
 	if (s->warm) {

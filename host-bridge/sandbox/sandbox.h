@@ -101,7 +101,8 @@ void sandbox_unhold(struct sandbox *s);
 struct sandbox_listener {
 	LIST_ENTRY(sandbox_listener) entry;
 	struct sandbox *sandbox; /* kept by sandbox_listen */
-	bool yields; /* no activity: it gets on_mute when the sandbox is to be saved or stopped */
+	bool yields; /* no activity: it gets on_mute when the sandbox is to be saved or stopped
+	              */
 	void (*on_end)(struct sandbox_listener *l, Sandgate__CancelReason reason);
 	void (*on_mute)(struct sandbox_listener *l);
 };

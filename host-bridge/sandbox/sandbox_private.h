@@ -83,7 +83,7 @@ struct sandbox {
 	struct err failure;           /* status failed: why */
 
 	struct sandbox_start *start; /* creating: what the template runs in its first boot */
-	struct link *asked; /* creating: the link that asks the agent who it is */
+	struct link *asked;          /* creating: the link that asks the agent who it is */
 	struct link *spare;
 	struct link_gate gate; /* of the links in use */
 	ev_timer spare_timer;
@@ -99,7 +99,7 @@ struct sandbox {
 	struct link *watch;   /* the agent tells of ends */
 	ev_timer watch_timer; /* opens it, and closes it when nothing is left */
 
-	bool busy;         /* the answer so far */
+	bool busy; /* the answer so far */
 
 	struct sandbox_waiters ready_waiters, done_waiters;
 	ev_timer waiters_timer;

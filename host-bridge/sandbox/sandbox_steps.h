@@ -13,7 +13,7 @@ int64_t sandbox_wall_ms(void); /* since the epoch */
 /* sandbox.c */
 struct sandbox *sandbox_new(struct sandbox_set *set, const char *id);
 void sandbox_insert(struct sandbox *s); /* into the list of all */
-void sandbox_free(struct sandbox *s); /* at once, whoever holds it; the VM lives on */
+void sandbox_free(struct sandbox *s);   /* at once, whoever holds it; the VM lives on */
 extern const struct vm_handlers sandbox_vm_handlers;
 void sandbox_running(struct sandbox *s); /* the agent has answered */
 void sandbox_failed(struct sandbox *s, const struct err *why);
