@@ -91,6 +91,17 @@ Sandgate__HostFrame *ask_open(const struct target *t, Sandgate__Open__OpCase op,
 	return frame;
 }
 
+/* The descriptors have no names: they would take room in the agent. */
+static const char *name_of(Sandgate__GuestFrame__BodyCase body)
+{
+	static const char *const names[] = {
+	    "no body", "opened",    "refused",   "started",    "output",    "gap",
+	    "exit",    "stdin_ack", "done",      "exec_state", "exec_list", "info",
+	    "pong",    "metrics",   "suspended", "prepared",   "resumed"};
+
+	return body < sizeof(names) / sizeof(names[0]) ? names[body] : "an unknown frame";
+}
+
 static const char *kind(const Sandgate__GuestFrame *m)
 {
 	static char text[300];
@@ -103,19 +114,15 @@ static const char *kind(const Sandgate__GuestFrame *m)
 		         m->refused->field, m->refused->message);
 		return text;
 	}
-	const ProtobufCFieldDescriptor *f = protobuf_c_message_descriptor_get_field(
-	    &sandgate__guest_frame__descriptor, m->body_case);
-	return f ? f->name : "an unknown frame";
+	return name_of(m->body_case);
 }
 
 Sandgate__GuestFrame *ask_next(struct conn *c, Sandgate__GuestFrame__BodyCase want)
 {
 	Sandgate__GuestFrame *m = conn_recv(c, CONN_WAIT_MS);
-	const ProtobufCFieldDescriptor *f =
-	    protobuf_c_message_descriptor_get_field(&sandgate__guest_frame__descriptor, want);
 
 	if (!m || m->body_case != want)
-		fail("expected %s, got %s", f->name, kind(m));
+		fail("expected %s, got %s", name_of(want), kind(m));
 	return m;
 }
 

@@ -38,7 +38,7 @@ static void slow_owner_times_out(const struct target *t)
 {
 	Sandgate__Exec e = ask_sh("yes");
 
-	e.timeout_ms = 500;
+	e.timeout_ms = 1500;
 	ask_start(t, &e);
 	Sandgate__ExecState *s = ask_finished(t, e.exec_id);
 	expect(s->result->outcome == SANDGATE__OUTCOME__OUTCOME_TIMED_OUT, "outcome %d",

@@ -225,7 +225,7 @@ static void baseline(const struct target *t)
 	before = metrics(t);
 	for (int i = 0; i < 30; i++) {
 		Sandgate__Exec e = ask_sh(i % 3 ? "sleep 60 & sleep 60" : "exit 3");
-		e.timeout_ms = i % 3 == 1 ? 50 : 10000;
+		e.timeout_ms = i % 3 == 1 ? 500 : 10000;
 		e.grace_ms = 0;
 		struct conn *c = ask_start(t, &e);
 		if (i % 3 == 2)
