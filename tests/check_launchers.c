@@ -71,13 +71,29 @@ static void answer_kvm(void)
 	fclose(out);
 }
 
-static void setup(void)
+static void setup_with(const char *name)
 {
+	launcher = name;
 	snprintf(state_dir, sizeof(state_dir), "%s/XXXXXX", base_dir);
 	ck_assert_ptr_nonnull(mkdtemp(state_dir));
 	answer_kvm();
 	memset(&heard, 0, sizeof(heard));
 	start_bridge();
+}
+
+static void setup_local(void)
+{
+	setup_with("local");
+}
+
+static void setup_qemu(void)
+{
+	setup_with("qemu");
+}
+
+static void setup_uml(void)
+{
+	setup_with("uml");
 }
 
 static void teardown(void)
@@ -295,14 +311,10 @@ static bool usable(const char *name)
 	return false;
 }
 
-static int run(const char *name)
+static TCase *case_of(const char *name, SFun setup)
 {
-	launcher = name;
-	if (!usable(name))
-		return 0;
-	TCase *t = tcase_create(name);
-	tcase_set_timeout(t, 120);
-	tcase_add_checked_fixture(t, setup, teardown);
+	TCase *t = new_case(name, setup, teardown);
+	tcase_set_timeout(t, 2 * PATIENCE_S);
 	tcase_add_test(t, created_sandbox_answers_and_leaves_nothing);
 	tcase_add_test(t, next_bridge_adopts_and_deletes_it);
 	tcase_add_test(t, create_that_is_given_up_leaves_nothing);
@@ -310,14 +322,17 @@ static int run(const char *name)
 	tcase_add_test(t, vm_that_dies_under_the_bridge_is_a_lost_sandbox);
 	if (strcmp(name, "qemu") == 0 && access("/dev/kvm", R_OK | W_OK) == 0)
 		tcase_add_test(t, auto_tries_kvm_once_and_keeps_the_answer);
-	return run_suite(name, t);
+	return t;
 }
 
 int main(int argc, char **argv)
 {
-	static const char *const names[] = {"local", "qemu", "uml"};
+	static const struct {
+		const char *launcher;
+		SFun setup;
+	} kinds[] = {{"local", setup_local}, {"qemu", setup_qemu}, {"uml", setup_uml}};
+	TCase *cases[sizeof(kinds) / sizeof(*kinds) + 1] = {NULL}, **next = cases;
 	char self[PATH_MAX - 64] = "";
-	int failed = 0;
 	/* Launchers start this very program again as a VM's vsock device. */
 	if (argc > 1 && strcmp(argv[1], "vsock-device") == 0)
 		return vsock_device_main(argc - 1, argv + 1);
@@ -329,11 +344,13 @@ int main(int argc, char **argv)
 	         given != NULL ? "" : "/../rootfs");
 	if (mkdtemp(base_dir) == NULL)
 		return 1;
-	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-		if (argc < 2 || strcmp(argv[1], names[i]) == 0)
-			failed += run(names[i]);
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+		if ((argc < 2 || strcmp(argv[1], kinds[i].launcher) == 0) &&
+		    usable(kinds[i].launcher))
+			*next++ = case_of(kinds[i].launcher, kinds[i].setup);
+	int failed = run_cases("launchers", cases);
 	/* What a failed test left running. */
 	signal_processes(base_dir, SIGKILL);
 	remove_tree(base_dir);
-	return failed == 0 ? 0 : 1;
+	return failed != 0;
 }

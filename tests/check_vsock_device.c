@@ -124,6 +124,16 @@ START_TEST(last_words_of_a_client_reach_a_guest_that_is_writing)
 }
 END_TEST
 
+/* The guest is told that the connection is over, after how much it may send. */
+static void expect_reset(void)
+{
+	struct vsock_pkt p;
+	do
+		p = guest_receive(&vmm, NULL);
+	while (p.op == VIRTIO_VSOCK_OP_CREDIT_UPDATE);
+	ck_assert_uint_eq(p.op, VIRTIO_VSOCK_OP_RST);
+}
+
 START_TEST(guest_close_is_end_of_file_after_all_its_bytes)
 {
 	static uint8_t chunk[VSOCK_PKT_MAX], sink[VSOCK_PKT_MAX];
@@ -139,11 +149,7 @@ START_TEST(guest_close_is_end_of_file_after_all_its_bytes)
 	while (readable(fd) && (n = read(fd, sink, sizeof(sink))) > 0)
 		got += (size_t)n;
 	ck_assert_uint_eq(got, 4 * sizeof(chunk));
-	struct vsock_pkt p;
-	do
-		p = guest_receive(&vmm, NULL);
-	while (p.op == VIRTIO_VSOCK_OP_CREDIT_UPDATE);
-	ck_assert_uint_eq(p.op, VIRTIO_VSOCK_OP_RST);
+	expect_reset();
 	close(fd);
 }
 END_TEST
@@ -173,15 +179,12 @@ END_TEST
 START_TEST(guest_over_its_credit_is_reset)
 {
 	static uint8_t chunk[VSOCK_PKT_MAX];
-	struct vsock_pkt peer, p;
+	struct vsock_pkt peer;
 	int fd = host_connected(&peer);
 
 	for (int i = 0; i < 12; i++)
 		guest_answer(&vmm, &peer, VIRTIO_VSOCK_OP_RW, 0, chunk, sizeof(chunk));
-	do
-		p = guest_receive(&vmm, NULL);
-	while (p.op == VIRTIO_VSOCK_OP_CREDIT_UPDATE);
-	ck_assert_uint_eq(p.op, VIRTIO_VSOCK_OP_RST);
+	expect_reset();
 	close(fd);
 }
 END_TEST

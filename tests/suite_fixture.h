@@ -22,6 +22,7 @@ static inline TCase *new_case(const char *name, SFun setup, SFun teardown)
 	return t;
 }
 
+/* Run cases, up to NULL, as the program's one suite. How many of their tests failed. */
 static inline int run_cases(const char *name, TCase *const *cases)
 {
 	Suite *s = suite_create(name);
@@ -34,7 +35,6 @@ static inline int run_cases(const char *name, TCase *const *cases)
 	return failed;
 }
 
-/* Run cases as the program's one suite. How many of their tests failed. */
 #define run_suite(name, ...) run_cases(name, (TCase *[]){__VA_ARGS__, NULL})
 
 static inline int on_tree_entry(const char *path, const struct stat *st, int type,
