@@ -47,11 +47,11 @@ END_TEST
 
 START_TEST(touch_puts_the_end_off)
 {
-	spec.ttl_seconds = 0.5;
+	spec.ttl_seconds = 1;
 	struct sandbox *s = create_running(&spec);
 	const char *id = copy_id(s);
 	for (int i = 0; i < 5; i++) {
-		pass(0.12);
+		pass(0.25);
 		ck_assert(!gone(id));
 		sandbox_touch(s);
 	}
