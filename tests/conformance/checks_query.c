@@ -215,6 +215,21 @@ static void forget_running(const struct target *t)
 	ask_refused(t, SANDGATE__OPEN__OP_EXEC_INFO, &info_body, ERR_EXEC_NOT_FOUND);
 }
 
+/* What it is once it stands still: what an agent does in idle time is done. */
+static Sandgate__MetricsReply *settled_metrics(const struct target *t)
+{
+	Sandgate__MetricsReply *now = metrics(t), *before;
+
+	for (int i = 0, still = 0; i < 500 && still < 30; i++, ask_pause()) {
+		before = now;
+		now = metrics(t);
+		still = now->leaves == before->leaves && now->agent_fds == before->agent_fds
+		            ? still + 1
+		            : 0;
+	}
+	return now;
+}
+
 /* Leaves, descriptors, sessions and running execs return to where they were; the host may
  * have opened one spare session meanwhile. */
 static void baseline(const struct target *t)
@@ -222,7 +237,7 @@ static void baseline(const struct target *t)
 	Sandgate__MetricsReply *before, *after;
 
 	ask_run_sh(t, "true");
-	before = metrics(t);
+	before = settled_metrics(t);
 	for (int i = 0; i < 30; i++) {
 		Sandgate__Exec e = ask_sh(i % 3 ? "sleep 60 & sleep 60" : "exit 3");
 		e.timeout_ms = i % 3 == 1 ? 500 : 10000;
