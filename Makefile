@@ -146,8 +146,10 @@ install-files:
 		sed 's,/usr/local,$(PREFIX),' host-bridge/systemd/$$unit \
 			>$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
 	done
+	install -d $(DESTDIR)/etc/sandgate
 	[ -e $(DESTDIR)/etc/sandgate/host-bridge.conf ] || \
-		install -D -m 644 host-bridge/host-bridge.conf $(DESTDIR)/etc/sandgate/host-bridge.conf
+		sed 's,/usr/local,$(PREFIX),' host-bridge/host-bridge.conf \
+			>$(DESTDIR)/etc/sandgate/host-bridge.conf
 
 # These install first and then build, whatever -j says.
 demo: deps  ## run commands in a microVM and show every reply

@@ -118,6 +118,16 @@ def test_an_upgrade_keeps_the_configuration_and_replaces_images(installed):
         assert os.fstat(used.fileno()).st_size == before.st_size
 
 
+def test_another_prefix_is_named_in_the_configuration(tmp_path):
+    if SANITIZED:
+        pytest.skip("sanitized programs are not installed")
+    install(tmp_path, "PREFIX=/opt/sandgate")
+    config = (tmp_path / "etc/sandgate/host-bridge.conf").read_text()
+    for path in re.findall(r" = (/opt/\S+)", config):
+        assert (tmp_path / path[1:]).exists(), path
+    assert "/opt/sandgate/share" in config and "/usr/local" not in config
+
+
 def test_units_are_sound_and_start_what_was_installed(tmp_path):
     if SANITIZED:
         pytest.skip("sanitized programs are not installed")
