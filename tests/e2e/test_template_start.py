@@ -8,29 +8,36 @@ import pytest
 
 from bridge import ROOTFS
 from client import Sandbox, until
+from doubled import VERSIONS, DoubledBridge
 
 # A service that works from its third second on, or so: it counts in a file.
 SERVICE = "echo $WHO > /tmp/who; id -un >> /tmp/who; pwd >> /tmp/who; exec sleep 100000"
 TRIES = "cut -d' ' -f1 /proc/uptime >> /tmp/tries; test $(wc -l < /tmp/tries) -ge 3"
 
 
-@pytest.fixture
-def own(farm, launcher, tmp_path):
-    """A bridge whose templates are base with other commands; write(name, commands) adds one."""
-    for path in (tmp_path, tmp_path.parent):
+def templates_at(rootfs):
+    """Base in a directory for --rootfs-dir; write(name, commands) adds base with commands."""
+    for path in (rootfs, rootfs.parent, rootfs.parent.parent):
         path.chmod(0o755)
-    for name in ("vmlinux", "base.cpio", "base-uml.cpio", "uml-preload.so"):
-        (tmp_path / name).symlink_to(ROOTFS / name)
-    shutil.copytree(ROOTFS / "templates/base", tmp_path / "templates/base")
-    bridge = farm.new(launcher, "--rootfs-dir", str(tmp_path))
+    for name in ("vmlinux", "base.cpio", "base-firecracker.cpio", "base-uml.cpio",
+                 "uml-preload.so"):
+        (rootfs / name).symlink_to(ROOTFS / name)
+    shutil.copytree(ROOTFS / "templates/base", rootfs / "templates/base")
 
     def write(name, **commands):
-        directory = tmp_path / "templates" / name
+        directory = rootfs / "templates" / name
         directory.mkdir(exist_ok=True)
         document = json.loads((ROOTFS / "templates/base/template.json").read_text())
         (directory / "template.json").write_text(json.dumps({**document, "name": name, **commands}))
 
-    bridge.write = write
+    return write
+
+
+@pytest.fixture
+def own(farm, launcher, tmp_path):
+    """A bridge whose templates are base with other commands."""
+    bridge = farm.new(launcher, "--rootfs-dir", str(tmp_path))
+    bridge.write = templates_at(tmp_path)
     bridge.start()
     yield bridge
     bridge.stop()
@@ -88,6 +95,26 @@ def test_a_service_runs_and_is_ready_when_the_sandbox_is(own):
     # It is an exec as any other.
     boxes[1].call("start", "kill", {"wait_seconds": 10})
     assert (boxes[0].sleepers(), boxes[1].sleepers()) == (1, 0)
+
+
+@pytest.mark.parametrize("vmm", VERSIONS)
+def test_other_vmms_run_it_in_the_first_boot_alone(farm, tmp_path, vmm):
+    bridge = DoubledBridge(farm.directory / f"started-{vmm}", vmm)
+    bridge.flags = ("--rootfs-dir", str(tmp_path))
+    templates_at(tmp_path)("served", start={"cmd": "exec sleep 100000"}, ready={
+        "cmd": f"echo try >> {tmp_path}/tries; test $(wc -l < {tmp_path}/tries) -ge 3"})
+    (tmp_path / "tries").touch()
+    (tmp_path / "tries").chmod(0o666)  # the double's guest is an agent on this machine
+    bridge.start()
+    try:
+        boxes = [bridge.client.create(template="served", timeout=120) for _ in range(2)]
+        assert [b.info["boot_mode"] for b in boxes] == ["boot", "restore"]
+        assert boxes[0].state("start")["state"] == "running"
+        assert (tmp_path / "tries").read_text() == "try\n" * 3
+        for box in boxes:
+            box.delete()
+    finally:
+        bridge.stop()
 
 
 def test_ready_alone_and_start_alone_are_enough(own):
