@@ -11,6 +11,7 @@ import pytest
 
 from bridge import AGENT, ROOT, ROOTFS
 from client import Sandbox, until
+from conftest import need
 from own_vm import VM
 
 MIB = 1 << 20
@@ -403,3 +404,32 @@ def test_a_root_that_the_kernel_has_mounted_gets_a_layer_to_write_to(baked_vm):
     assert (50 < size_mib(baked_vm) < 64) == baked_vm.on_disk
     assert baked_vm.out("cat /etc/machine-id | wc -c") == "33\n"
     assert baked_vm.image.read_bytes() == before
+
+
+def test_a_machine_whose_disk_never_comes_goes_off(farm, tmp_path):
+    need("qemu")
+    vm = VM(tmp_path / "vm", words="sandgate.disk=/dev/vdz")
+    try:
+        vm.qemu.wait(60)
+        assert "error init: root /dev/vdz: No such device" in \
+            (vm.directory / "console").read_text(errors="replace")
+    finally:
+        vm.stop()
+
+
+def test_templates_tell_their_disks(bridge):
+    home = bridge.image.parent.parent / "sized"
+    home.mkdir()
+    document = json.loads((bridge.image.parent / "template.json").read_text())
+    (home / "template.json").write_text(json.dumps(
+        {**document, "name": "sized", "root": str(bridge.image), "resources": {"disk_mib": 64}}))
+    try:
+        found = {t["name"]: t for t in bridge.client.get("/v1/templates").json["items"]}
+        assert {n: t["resources"]["disk_mib"] for n, t in found.items()} == \
+            {"base": None, "image": None, "sized": 64}
+        assert found["sized"]["vmms"] == ["qemu"]
+        box = bridge.client.create(template="sized", ttl_seconds=600)
+        assert box.info["resources"]["disk_mib"] == 64 and 50 < size_mib(box) <= 64
+        box.delete()
+    finally:
+        shutil.rmtree(home)
