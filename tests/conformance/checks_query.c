@@ -43,10 +43,26 @@ static void ping(const struct target *t)
 	expect(times[1] > times[0], "the monotonic clock does not go on");
 }
 
+/* What they are once they stand still: what an agent does in idle time is done, and its host
+ * has opened what sessions it wants. */
+static Sandgate__MetricsReply *settled_metrics(const struct target *t)
+{
+	Sandgate__MetricsReply *now = metrics(t), *before;
+
+	for (int i = 0, still = 0; i < 500 && still < 30; i++, ask_pause()) {
+		before = now;
+		now = metrics(t);
+		still = now->leaves == before->leaves && now->agent_fds == before->agent_fds
+		            ? still + 1
+		            : 0;
+	}
+	return now;
+}
+
 static void counts(const struct target *t)
 {
 	Sandgate__Exec e = ask_sh("echo up; sleep 60");
-	Sandgate__MetricsReply *before = metrics(t);
+	Sandgate__MetricsReply *before = settled_metrics(t);
 
 	ask_until(ask_start(t, &e), "up");
 	Sandgate__MetricsReply *m = metrics(t);
@@ -213,21 +229,6 @@ static void forget_running(const struct target *t)
 	       end.result->outcome);
 	info_body.exec_id = e.exec_id;
 	ask_refused(t, SANDGATE__OPEN__OP_EXEC_INFO, &info_body, ERR_EXEC_NOT_FOUND);
-}
-
-/* What it is once it stands still: what an agent does in idle time is done. */
-static Sandgate__MetricsReply *settled_metrics(const struct target *t)
-{
-	Sandgate__MetricsReply *now = metrics(t), *before;
-
-	for (int i = 0, still = 0; i < 500 && still < 30; i++, ask_pause()) {
-		before = now;
-		now = metrics(t);
-		still = now->leaves == before->leaves && now->agent_fds == before->agent_fds
-		            ? still + 1
-		            : 0;
-	}
-	return now;
 }
 
 /* Leaves, descriptors, sessions and running execs return to where they were; the host may
