@@ -1,3 +1,4 @@
+/* The agent's settings: where they come from, which of them wins, and what is refused. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,11 @@
+/* Whom a command runs as: users, groups and capabilities, read from files that may lie. */
 #include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/capability.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "guest-agent/identity.h"
@@ -150,6 +152,21 @@ START_TEST(root_exists_in_an_image_without_users)
 }
 END_TEST
 
+/* Whoever opens one to read waits until somebody writes. */
+START_TEST(a_fifo_is_no_list_of_users)
+{
+	struct identity who;
+	char path[64];
+
+	snprintf(path, sizeof(path), "%s.fifo", passwd_file);
+	ck_assert(mkfifo(path, 0600) == 0);
+	identity_set_files(path, path);
+	ck_assert_int_eq(identity_resolve("root", &who), 0);
+	ck_assert_int_eq(identity_resolve("sandbox", &who), ENOENT);
+	unlink(path);
+}
+END_TEST
+
 START_TEST(more_groups_than_fit_are_an_error_not_fewer_groups)
 {
 	struct identity id;
@@ -212,6 +229,7 @@ int main(void)
 	tcase_add_loop_test(t, a_user_has_the_groups_that_list_it_and_no_others, 0, 2);
 	tcase_add_test(t, an_explicit_gid_is_the_only_group);
 	tcase_add_test(t, root_exists_in_an_image_without_users);
+	tcase_add_test(t, a_fifo_is_no_list_of_users);
 	tcase_add_test(t, more_groups_than_fit_are_an_error_not_fewer_groups);
 	tcase_add_test(t, a_home_that_does_not_fit_is_an_error);
 	tcase_add_test(t, capability_names_make_a_mask);

@@ -1,3 +1,4 @@
+/* PID 1: whose children are reaped, and what only init does. */
 #include <check.h>
 #include <errno.h>
 #include <sched.h>

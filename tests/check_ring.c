@@ -1,3 +1,4 @@
+/* The retained output: read back in order, bounded, and honest about what it has lost. */
 #include <check.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* What a spawned program inherits of the agent, and what it gets instead. */
 #include <sched.h>
 #include <sys/resource.h>
 

@@ -1,3 +1,4 @@
+/* Spawns that fail or hang on their way: told by stage, and freed by killing their leaf. */
 #include <linux/fuse.h>
 #include <poll.h>
 #include <sys/mount.h>

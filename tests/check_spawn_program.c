@@ -1,3 +1,4 @@
+/* Which program is run and in which directory: found along PATH, refused, or waited for. */
 #include "proto/limits.h"
 #include "tests/spawn_fixture.h"
 

@@ -1,3 +1,4 @@
+/* How an exec ended, by the facts: the whole table. */
 #include <check.h>
 #include <errno.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* The vsock device and its VMM: requests, rings, and a VMM or a guest that breaks them. */
 #include "tests/vsock_fixture.h"
 
 /* The device's exit status; it must end by itself. */

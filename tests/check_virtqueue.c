@@ -1,3 +1,4 @@
+/* The rings that a guest may scribble on: what is taken from them, and what is refused. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Connections through the vsock device: bytes, credit, resets and the cap. */
 #include "tests/vsock_fixture.h"
 
 START_TEST(bytes_cross_both_ways_whole)
