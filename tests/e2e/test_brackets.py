@@ -13,6 +13,8 @@ from conftest import need
 from meddler import Agent
 from own_vm import VM
 
+pytestmark = pytest.mark.sanitized
+
 
 @pytest.fixture
 def attached(farm):

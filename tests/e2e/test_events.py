@@ -144,6 +144,7 @@ def events_of(box, after=None):
     return box.client.stream("GET", box.path + "/events", headers=headers)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("cmd,detail", [("sleep 0.5", "exited"), ("kill -9 $$", "signaled"),
                                         ("true", "exited")])
 def test_the_end_of_a_detached_exec_is_told(box, cmd, detail):
@@ -153,6 +154,7 @@ def test_the_end_of_a_detached_exec_is_told(box, cmd, detail):
     stream.close()
 
 
+@pytest.mark.sanitized
 def test_each_of_many_is_told_once_and_costs_no_connection(box):
     stream = events_of(box)
     ids = [f"d{i}" for i in range(30)]
@@ -174,6 +176,7 @@ def test_each_of_many_is_told_once_and_costs_no_connection(box):
           "the watch's end")
 
 
+@pytest.mark.sanitized
 def test_an_exec_whose_client_left_is_told_as_it_ends(box):
     stream = events_of(box)
     for policy, detail in (("kill", "cancelled"), ("detach", "exited")):
@@ -184,6 +187,7 @@ def test_an_exec_whose_client_left_is_told_as_it_ends(box):
     stream.close()
 
 
+@pytest.mark.sanitized
 def test_an_exec_that_is_forgotten_has_ended_as_well(box):
     """As cancelled, if the agent was listened to by then."""
     stream = events_of(box)
@@ -196,6 +200,7 @@ def test_an_exec_that_is_forgotten_has_ended_as_well(box):
     stream.close()
 
 
+@pytest.mark.sanitized
 def test_a_repeated_start_is_told_once(box):
     stream = events_of(box)
     for _ in range(2):
