@@ -8,6 +8,7 @@
 
 #include "guest-agent/agent_internal.h"
 #include "guest-agent/clock.h"
+#include "guest-agent/plain_file.h"
 #include "guest-agent/renew.h"
 #include "guest-agent/version.h"
 #include "proto/limits.h"
@@ -57,7 +58,7 @@ void agent_fill_opened(const struct agent *a, Sandgate__Opened *o)
 static uint64_t proc_number(const char *path, const char *key)
 {
 	char buf[4096];
-	FILE *f = fopen(path, "re");
+	FILE *f = plain_file_read(path);
 	if (f == NULL)
 		return 0;
 	size_t n = fread(buf, 1, sizeof(buf) - 1, f);

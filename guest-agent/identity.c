@@ -10,6 +10,8 @@
 #include <sys/capability.h>
 #include <sys/stat.h>
 
+#include "guest-agent/plain_file.h"
+
 static const char *passwd_path = "/etc/passwd";
 static const char *group_path = "/etc/group";
 
@@ -66,7 +68,7 @@ static int fill(struct identity *out, const char *name, const char *home, const 
 /* The entry of `name`, or of `uid` when `name` is NULL. ENOENT: there is none. */
 static int find_user(const char *name, uid_t uid, struct identity *out)
 {
-	FILE *f = fopen(passwd_path, "re");
+	FILE *f = plain_file_read(passwd_path);
 	struct passwd *pw;
 	int rc = ENOENT;
 
@@ -100,7 +102,7 @@ static int find_groups(struct identity *out)
 
 	out->groups[0] = out->gid;
 	out->group_count = 1;
-	FILE *f = fopen(group_path, "re");
+	FILE *f = plain_file_read(group_path);
 	if (f == NULL)
 		return errno == ENOENT ? 0 : errno;
 	while (rc == 0 && (gr = fgetgrent(f)) != NULL) {

@@ -15,6 +15,7 @@
 
 #include "guest-agent/clock.h"
 #include "guest-agent/exec_request.h"
+#include "guest-agent/plain_file.h"
 #include "proto/log.h"
 
 #ifndef RNDRESEEDCRNG
@@ -167,7 +168,9 @@ static int overwrite(int fd, const char *text)
 
 	if (fd < 0)
 		return -1;
-	bool done = fstat(fd, &st) == 0 && pwrite(fd, text, len, 0) == (ssize_t)len &&
+	errno = ELOOP;
+	bool done = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+	            pwrite(fd, text, len, 0) == (ssize_t)len &&
 	            (st.st_size <= (off_t)len || ftruncate(fd, (off_t)len) == 0);
 	int saved = errno;
 	close(fd);
@@ -177,7 +180,7 @@ static int overwrite(int fd, const char *text)
 
 static int create(const char *path, const char *text)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+	int fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
 
 	if (fd >= 0)
 		fchmod(fd, 0644); /* whatever the umask */
@@ -185,12 +188,12 @@ static int create(const char *path, const char *text)
 }
 
 /* A plain file that has no other name. */
-static int open_plain(const char *path)
+static int open_single(const char *path)
 {
 	struct stat st;
-	int fd = open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	int fd = plain_file_open(path, O_WRONLY | O_NOFOLLOW);
 
-	if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 1))
+	if (fd < 0 || (fstat(fd, &st) == 0 && st.st_nlink == 1))
 		return fd;
 	close(fd);
 	errno = ELOOP;
@@ -209,7 +212,7 @@ static int cover(const char *path, const char *text)
 		return -1;
 	if (lstat(ours, &own) == 0 && theirs.st_dev == own.st_dev &&
 	    theirs.st_ino == own.st_ino)
-		return overwrite(open_plain(ours), text);
+		return overwrite(open_single(ours), text);
 	if (!S_ISREG(theirs.st_mode)) {
 		errno = ELOOP;
 		return -1;
@@ -224,7 +227,7 @@ static int replace(const char *path, const char *text)
 {
 	char fresh[128];
 
-	if (overwrite(open_plain(path), text) == 0)
+	if (overwrite(open_single(path), text) == 0)
 		return 0;
 	snprintf(fresh, sizeof(fresh), "%s.sandgate", path);
 	unlink(fresh);
@@ -260,7 +263,7 @@ static int add_entropy(const struct renewal *r)
 		uint8_t data[RESUME_ENTROPY_MAX];
 	} pool = {.info = {.entropy_count = (int)r->entropy_len * 8,
 	                   .buf_size = (int)r->entropy_len}};
-	int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+	int fd = open("/dev/urandom", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 
 	if (fd < 0)
 		return -1;

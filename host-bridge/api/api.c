@@ -11,6 +11,7 @@
 
 #include "host-bridge/api/api_error.h"
 #include "host-bridge/api/audit.h"
+#include "host-bridge/api/body.h"
 #include "host-bridge/api/metrics.h"
 #include "host-bridge/api/routes.h"
 
@@ -201,8 +202,19 @@ static int check(struct api_request *r, struct err *e)
 
 static void on_body(struct http_exchange *x, char *data, size_t len, void *owner)
 {
+	static const struct body_field nothing[] = {{.name = NULL}};
 	struct api_request *r = owner;
+	struct err e = {0};
+	char none;
 	(void)x;
+	if (r->route->body == ROUTE_NO_BODY && len > 0) { /* an empty object is as good */
+		json_t *doc = body_parse(data, len, nothing, &none, &e);
+		json_decref(doc);
+		if (doc == NULL) {
+			api_fail(r, &e, NULL);
+			return;
+		}
+	}
 	r->route->handler(r, data, len);
 }
 

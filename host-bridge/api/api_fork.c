@@ -107,7 +107,7 @@ static void make_fork(struct api_request *r, char *data, size_t len, unsigned ch
 	struct fork *f = calloc(1, sizeof(*f));
 	if (f == NULL)
 		err_set(&e, ERR_INTERNAL, "out of memory");
-	if (f == NULL || sandbox_body_snapshot(data, len, &body, &e) < 0) {
+	if (f == NULL || sandbox_body_snapshot(data, len, true, &body, &e) < 0) {
 		free(f);
 		api_fail(r, &e, NULL);
 		return;

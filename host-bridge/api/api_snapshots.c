@@ -77,7 +77,7 @@ void api_snapshot_create(struct api_request *r, char *data, size_t len)
 	struct sandbox *s = api_sandbox(r);
 	if (s == NULL)
 		return;
-	if (sandbox_body_snapshot(data, len, &body, &e) < 0) {
+	if (sandbox_body_snapshot(data, len, false, &body, &e) < 0) {
 		api_fail(r, &e, NULL);
 		return;
 	}

@@ -167,18 +167,23 @@ struct snapshot_fields {
 
 static const struct body_field snapshot_table[] = {
     {AT(snapshot_fields, metadata, BODY_MAP)},
+    {.name = NULL},
+};
+
+static const struct body_field fork_table[] = {
+    {AT(snapshot_fields, metadata, BODY_MAP)},
     {AT(snapshot_fields, count, BODY_INT), .min = 1, .max = FORK_MAX},
     {.name = NULL},
 };
 
-int sandbox_body_snapshot(const char *data, size_t len, struct snapshot_body *out,
+int sandbox_body_snapshot(const char *data, size_t len, bool fork, struct snapshot_body *out,
                           struct err *e)
 {
 	struct snapshot_fields f = {0};
 	*out = (struct snapshot_body){0};
 	if (len == 0)
 		return 0;
-	json_t *doc = body_parse(data, len, snapshot_table, &f, e);
+	json_t *doc = body_parse(data, len, fork ? fork_table : snapshot_table, &f, e);
 	int rc = doc != NULL ? check_metadata(f.metadata, e) : -1;
 	if (rc == 0) {
 		out->metadata = json_incref(f.metadata);

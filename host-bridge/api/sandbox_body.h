@@ -26,7 +26,7 @@ struct snapshot_body {
 	json_t *metadata; /* the caller's to drop; or NULL */
 	unsigned count;   /* forks: how many; 0 when absent */
 };
-int sandbox_body_snapshot(const char *data, size_t len, struct snapshot_body *out,
+int sandbox_body_snapshot(const char *data, size_t len, bool fork, struct snapshot_body *out,
                           struct err *e);
 
 int sandbox_body_change(const char *data, size_t len, json_t *metadata,

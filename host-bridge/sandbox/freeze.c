@@ -84,8 +84,9 @@ static bool set_clock_again(struct freeze *f)
 {
 	const Sandgate__Resume same = SANDGATE__RESUME__INIT;
 	struct err e = {0};
-	return f->told_ms != 0 && wall_ms() - f->told_ms > CLOCK_LATE_MS &&
-	       f->told < CLOCK_TOLD_MAX && ask_resume(f, &same, &e) == 0;
+	return f->result.failed == 0 && f->told_ms != 0 &&
+	       wall_ms() - f->told_ms > CLOCK_LATE_MS && f->told < CLOCK_TOLD_MAX &&
+	       ask_resume(f, &same, &e) == 0;
 }
 
 static void on_resumed(struct link *l, const Sandgate__GuestFrame *frame, void *owner)

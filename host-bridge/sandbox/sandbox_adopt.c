@@ -113,20 +113,6 @@ static bool is_known(const char *path, void *arg)
 	return false;
 }
 
-static bool has_image(const char *key, void *arg)
-{
-	struct sandbox_set *set = arg;
-	struct sandbox *s;
-	struct snapshot *n;
-	TAILQ_FOREACH (s, &set->all, entry)
-		if (strcmp(s->spec.image, key) == 0)
-			return true;
-	TAILQ_FOREACH (n, &set->snapshots, entry)
-		if (strcmp(n->image, key) == 0)
-			return true;
-	return false;
-}
-
 /* What a sandbox was saved to is of use while it sleeps. */
 static bool is_asleep(const char *path, void *arg)
 {
@@ -173,7 +159,7 @@ int sandbox_set_adopt(struct sandbox_set *set, struct err *e)
 	vm_sweep(set->memory_dir, is_known, set);
 	sandbox_saved_dir(set, NULL, saved_dirs);
 	vm_sweep(saved_dirs, is_asleep, set);
-	image_sweep(set->state_dir, has_image, set);
+	sandbox_set_sweep_images(set);
 	settle_kvm(set);
 	TAILQ_FOREACH (s, &set->all, entry)
 		settle_adopted(s);

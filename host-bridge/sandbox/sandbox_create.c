@@ -195,13 +195,22 @@ static int check_memory(struct sandbox *s, const struct vm_plan *plan, struct er
 	return memory_room_check(set->memory_dir, plan->memory_mib, e);
 }
 
+static uid_t pick_uid(const struct sandbox *s, struct err *e)
+{
+	struct sandbox_set *set = s->set;
+	uid_t uid = vm_uids_pick(&set->uids, is_taken, set, e);
+	if (uid == 0 && !s->warm && sandbox_warm_drop_all(set))
+		uid = vm_uids_pick(&set->uids, is_taken, set, e);
+	return uid;
+}
+
 /* Start what `r` says, which lacks what is the sandbox's own. */
 static int start_vm(struct sandbox *s, const struct launcher_host *host,
                     struct launcher_request *r, struct err *e)
 {
 	struct vm_plan plan = {0};
 	char dir[PATH_MAX], memory[PATH_MAX], cgroup[PATH_MAX];
-	s->uid = vm_uids_pick(&s->set->uids, is_taken, s->set, e);
+	s->uid = pick_uid(s, e);
 	if (s->uid == 0)
 		return -1;
 	r->id = s->id;

@@ -96,6 +96,11 @@ void sandbox_delete_step(struct sandbox *s)
 	if (!is_written_down(s))
 		return;
 	tell_done(s, NULL);
-	if (quiet && s->holds == 0 && SLIST_EMPTY(&s->ready_waiters))
-		sandbox_free(s);
+	if (!quiet || s->holds > 0 || !SLIST_EMPTY(&s->ready_waiters))
+		return;
+	struct sandbox_set *set = s->set;
+	bool had_image = s->spec.image[0] != '\0';
+	sandbox_free(s);
+	if (had_image)
+		sandbox_set_sweep_images(set);
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "host-bridge/sandbox/baked.h"
+#include "host-bridge/sandbox/image.h"
 #include "host-bridge/sandbox/kvm_trial.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
@@ -22,12 +23,37 @@
 
 /* ---- the set ---- */
 
+static bool is_of(const struct sandbox_list *list, const char *image)
+{
+	const struct sandbox *s;
+	TAILQ_FOREACH (s, list, entry)
+		if (strcmp(s->spec.image, image) == 0)
+			return true;
+	return false;
+}
+
+static bool has_image(const char *key, void *arg)
+{
+	struct sandbox_set *set = arg;
+	struct snapshot *n;
+	TAILQ_FOREACH (n, &set->snapshots, entry)
+		if (strcmp(n->image, key) == 0)
+			return true;
+	return is_of(&set->all, key) || is_of(&set->warm, key);
+}
+
+void sandbox_set_sweep_images(struct sandbox_set *set)
+{
+	image_sweep(set->state_dir, has_image, set);
+}
+
 static void on_purge(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct sandbox_set *set = w->data;
 	(void)loop;
 	(void)revents;
 	registry_purge(set->registry, sandbox_wall_ms() - DELETED_S * 1000ll);
+	sandbox_set_sweep_images(set);
 }
 
 /* What is outside of the state directory is called after it: other bridges have theirs beside.

@@ -5,7 +5,7 @@
  *                 ▲          └─ not ready ─► PAUSING ─┐
  *                 └───────────────────────────────────┘
  *
- * LOOKING asks whether `start` still runs; without `ready` the first look is the last. */
+ * LOOKING asks whether `start` still runs; without `ready` the second look is the last. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -214,8 +214,8 @@ static void try(struct sandbox_start *b)
 {
 	static const struct link_handlers handlers = {.on_frame = on_try_frame,
 	                                              .on_closed = on_try_closed};
-	if (b->ready == NULL) {
-		b->is_ready = true;
+	if (b->ready == NULL) { /* it is when `start` has lived for a while */
+		b->is_ready = b->tries++ > 0;
 		look(b);
 		return;
 	}
@@ -255,7 +255,7 @@ void sandbox_start(struct sandbox *s)
 	snprintf(b->last, sizeof(b->last), "its first try has not ended");
 	ev_timer_init(&b->pause, on_pause, 0., 0.);
 	b->pause.data = b;
-	b->pause_ms = READY_PAUSE_MIN_MS;
+	b->pause_ms = b->ready != NULL ? READY_PAUSE_MIN_MS : READY_PAUSE_MAX_MS;
 	if (b->ready != NULL) {
 		ev_timer_init(&b->deadline, on_deadline,
 		              (double)b->ready->exec.timeout_ms / 1e3, 0.);

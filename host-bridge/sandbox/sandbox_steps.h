@@ -122,6 +122,7 @@ int sandbox_copy_spec(struct sandbox_spec *to, const struct sandbox_spec *from);
 void sandbox_free_spec(struct sandbox_spec *spec);
 
 /* sandbox_set.c */
+void sandbox_set_sweep_images(struct sandbox_set *set); /* root images that nothing lies on */
 int sandbox_set_new_id(const struct sandbox_set *set, const char *kind, char *out, size_t room,
                        struct err *e); /* "<kind>-<node>-<ULID>" */
 const char *sandbox_set_vm_dir(const struct sandbox_set *set, const char *id, char *out,

@@ -199,13 +199,15 @@ static int find_file(const json_t *named, const char *field, const char *dir,
 {
 	const char *path = json_string_value(named), *name = strrchr(dir, '/') + 1;
 	char joined[2 * PATH_MAX], what[112];
+	struct stat st;
 	if (path == NULL)
 		return invalid(e, name, field, "is missing: the template is not for this VMM");
 	snprintf(joined, sizeof(joined), "%s%s%s", path[0] == '/' ? "" : dir,
 	         path[0] == '/' ? "" : "/", path);
-	if (realpath(joined, out) != NULL)
+	if (realpath(joined, out) != NULL && stat(out, &st) == 0 && S_ISREG(st.st_mode))
 		return 0;
-	snprintf(what, sizeof(what), "names %.80s, which is missing", path);
+	snprintf(what, sizeof(what), "names %.80s, which is %s", path,
+	         access(joined, F_OK) < 0 ? "missing" : "no file");
 	return invalid(e, name, field, what);
 }
 

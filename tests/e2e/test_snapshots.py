@@ -180,6 +180,10 @@ def test_what_cannot_be_is_refused_with_its_code(qemu, box, local_bridge):
     assert (both.status, both.error["details"]["field"]) == (400, "attach")
     assert client.post(box.path + "/fork", {"count": 0}).error["details"]["field"] == "count"
     assert client.post(box.path + "/snapshots", {"metadata": {"a:b": "c"}}).status == 400
+    assert client.post(box.path + "/snapshots", {"count": 2}).error["details"]["field"] == "count"
+    for action in ("pause", "hibernate", "wake"):
+        reply = client.post(f"{box.path}/{action}", {"bogus": 1})
+        assert (reply.status, reply.error["details"]["field"]) == (400, "bogus"), action
     snap = snapshot(box)
     sized = client.post("/v1/sandboxes", {"from_snapshot": snap["id"],
                                           "resources": {"memory_mib": 512}})

@@ -124,6 +124,12 @@ def test_ready_alone_and_start_alone_are_enough(own):
     assert own.client.create(template="lone", timeout=120).sleepers() == 1
 
 
+def test_start_that_ends_at_once_is_no_service_without_ready_either(own):
+    own.write("ends", start={"cmd": "exit 3"})
+    for _ in range(3):
+        assert "start ended" in refused(own, "ends")
+
+
 def test_another_command_makes_another_snapshot(own):
     for word in ("one", "two"):
         own.write("changes", ready={"cmd": f"echo {word} > /tmp/word"})

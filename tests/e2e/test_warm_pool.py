@@ -110,6 +110,15 @@ def test_another_size_or_a_refused_create_leaves_it_alone(pool):
     assert room in rooms(pool)
 
 
+def test_it_gives_way_when_there_are_no_user_ids_left(farm):
+    bridge = farm.new("qemu", "--warm-pool", "1", "--vm-uids", "1500:2").start()
+    first = bridge.client.create()
+    until(lambda: warm(bridge) == 1, 30, "a warm VM")
+    other = bridge.client.create(resources={"memory_mib": 320})
+    assert other.out("echo hi") == "hi\n" and first.out("echo hi") == "hi\n"
+    bridge.stop()
+
+
 def test_a_killed_bridge_leaves_none_behind(farm):
     bridge = farm.new("qemu", "--warm-pool", "1").start()
     bridge.client.create().delete()

@@ -1,0 +1,15 @@
+/*
+ * Files that the guest's root may have put anything in place of: what is no regular file is not
+ * waited for (a fifo is, by open(2), until somebody comes), and counts as not there.
+ */
+#ifndef SANDGATE_PLAIN_FILE_H
+#define SANDGATE_PLAIN_FILE_H
+
+#include <stdio.h>
+
+/* open(2) without O_CREAT, closed on exec. -1 with errno, ENOENT for what is no regular file. */
+int plain_file_open(const char *path, int flags);
+/* The same as a stream to read, or NULL. */
+FILE *plain_file_read(const char *path);
+
+#endif
