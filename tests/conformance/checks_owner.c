@@ -19,9 +19,10 @@ static uint64_t standstill(const struct target *t, const char *id)
 
 static void slow_owner_holds(const struct target *t)
 {
-	Sandgate__Exec e = ask_sh("exec head -c 32000000 /dev/zero");
+	enum { TOTAL = 20000000 };
+	Sandgate__Exec e = ask_sh("exec head -c 20000000 /dev/zero");
 
-	e.timeout_ms = 30000;
+	e.timeout_ms = 60000; /* an emulated guest moves this slowly */
 	struct conn *c = ask_start(t, &e);
 	uint64_t end = standstill(t, e.exec_id);
 	expect(end < 16 * MIB, "%llu bytes were read for an owner that reads nothing",
@@ -30,7 +31,7 @@ static void slow_owner_holds(const struct target *t)
 	ask_expect_text(&all, SANDGATE__STREAM__STREAM_STDOUT, "ok\n");
 	all = ask_end(c, 0);
 	ask_expect(&all, SANDGATE__OUTCOME__OUTCOME_EXITED, 0);
-	expect(all.len[0] == 32000000 && all.gap == 0, "%zu bytes, %llu lost", all.len[0],
+	expect(all.len[0] == TOTAL && all.gap == 0, "%zu bytes, %llu lost", all.len[0],
 	       (unsigned long long)all.gap);
 }
 
@@ -50,7 +51,7 @@ static void slow_watcher_stalls_nobody(const struct target *t)
 	enum { TOTAL = 30000000 };
 	Sandgate__Exec e = ask_sh("read go; exec head -c 30000000 /dev/zero");
 
-	e.timeout_ms = 60000; /* an emulated guest moves this slowly */
+	e.timeout_ms = 60000;
 	e.stdin_open = true;
 	struct conn *owner = ask_start(t, &e);
 	struct conn *watcher = ask_attach(t, e.exec_id, SANDGATE__ROLE__ROLE_OUTPUT, 0);
