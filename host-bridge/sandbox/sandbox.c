@@ -312,9 +312,10 @@ void sandbox_running(struct sandbox *s)
 		s->launch_ms = (unsigned)((s->up - s->born) * 1e3);
 		s->agent_ms = (unsigned)((sandbox_clock() - s->up) * 1e3);
 	}
-	/* Something may run in all but a template's first boot, and in what starts from that.
-	 */
-	bool used = s->waking || s->recovers || s->source != NULL || s->launcher->external;
+	/* Something may run in all but a template's first boot, and in what starts from that,
+	 * unless the template has a service. */
+	bool used =
+	    s->waking || s->recovers || s->source != NULL || s->launcher->external || s->serves;
 	enum sandbox_status before = s->status;
 	s->status = SANDBOX_RUNNING;
 	/* One that recovers has a row that says so: the next bridge would let it go on again.

@@ -124,6 +124,7 @@ static int choose_boot(struct sandbox *s, struct launcher_request *r, char resto
 	r->restore = s->restored ? restore : NULL;
 	if (s->restored)
 		sandbox_read_agent(s, restore);
+	s->serves = r->template.start != NULL;
 	if (s->restored || (r->template.start == NULL && r->template.ready == NULL))
 		return 0;
 	s->start = sandbox_start_new(s, &r->template);

@@ -82,6 +82,7 @@ struct sandbox {
 	json_t *agent;                /* {version, protocol, features}, once it has answered */
 	struct err failure;           /* status failed: why */
 
+	bool serves; /* its template has a service, which runs from the first boot on */
 	struct sandbox_start *start; /* creating: what the template runs in its first boot */
 	struct link *asked;          /* creating: the link that asks the agent who it is */
 	struct link *spare;

@@ -56,6 +56,7 @@ static int copy_kind(struct sandbox *s, const struct sandbox *like, struct err *
 	s->isolation = like->isolation;
 	snprintf(s->baked, sizeof(s->baked), "%s", like->baked);
 	s->restored = true;
+	s->serves = like->serves;
 	return 0;
 }
 

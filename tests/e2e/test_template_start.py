@@ -9,6 +9,7 @@ import pytest
 from bridge import ROOTFS
 from client import Sandbox, until
 from doubled import VERSIONS, DoubledBridge
+from test_events import told_of
 
 # A service that works from its third second on, or so: it counts in a file.
 SERVICE = "echo $WHO > /tmp/who; id -un >> /tmp/who; pwd >> /tmp/who; exec sleep 100000"
@@ -92,9 +93,13 @@ def test_a_service_runs_and_is_ready_when_the_sandbox_is(own):
         assert box.sleepers() == 1
         state = box.state("start")
         assert (state["state"], state["detached"], state["result"]) == ("running", True, None)
-    # It is an exec as any other.
-    boxes[1].call("start", "kill", {"wait_seconds": 10})
-    assert (boxes[0].sleepers(), boxes[1].sleepers()) == (1, 0)
+    # It is an exec as any other, whose end is told.
+    boxes[0].call("start", "kill", {"wait_seconds": 10})
+    assert [b.sleepers() for b in boxes] == [0, 1]
+    events = boxes[1].client.stream("GET", boxes[1].path + "/events")
+    boxes[1].out("kill $(pidof sleep)", user="root")
+    assert told_of(events, "start") == [("exec_ended", "signaled")]
+    events.close()
 
 
 @pytest.mark.parametrize("vmm", VERSIONS)
