@@ -98,11 +98,9 @@ static int add_thread(struct workers *s)
 	return rc;
 }
 
-static void on_wakeup(struct ev_loop *loop, ev_async *a, int revents)
+static void tell_done(struct workers *s)
 {
-	struct workers *s = a->data;
 	struct work *w;
-	(void)loop, (void)revents;
 
 	for (;;) {
 		pthread_mutex_lock(&s->lock);
@@ -114,6 +112,12 @@ static void on_wakeup(struct ev_loop *loop, ev_async *a, int revents)
 			return;
 		w->on_done(w);
 	}
+}
+
+static void on_wakeup(struct ev_loop *loop, ev_async *a, int revents)
+{
+	(void)loop, (void)revents;
+	tell_done(a->data);
 }
 
 /* Something is queued and no thread has taken anything since the last tick: they hang in
@@ -171,6 +175,7 @@ void workers_destroy(struct workers *s)
 	while (s->threads > 0)
 		pthread_cond_wait(&s->gone, &s->lock);
 	pthread_mutex_unlock(&s->lock);
+	tell_done(s);
 	ev_async_stop(s->loop, &s->wakeup);
 	ev_timer_stop(s->loop, &s->watchdog);
 	pthread_cond_destroy(&s->work);

@@ -37,7 +37,7 @@ struct work {
 
 /* NULL: no thread, no memory. */
 struct workers *workers_create(struct ev_loop *loop, struct err *e);
-/* Waits for what is under way; on_done is not called any more. */
+/* Carries out what is queued; on_done comes from inside. */
 void workers_destroy(struct workers *s);
 
 /* Queue `w`, with both functions set. on_done comes once, never from inside. */
