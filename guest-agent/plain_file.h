@@ -7,7 +7,8 @@
 
 #include <stdio.h>
 
-/* open(2) without O_CREAT, closed on exec. -1 with errno, ENOENT for what is no regular file. */
+/* open(2) without O_CREAT, closed on exec. -1 with errno, ENOENT for what is no regular file.
+ */
 int plain_file_open(const char *path, int flags);
 /* The same as a stream to read, or NULL. */
 FILE *plain_file_read(const char *path);
