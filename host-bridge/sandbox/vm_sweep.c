@@ -27,10 +27,12 @@ void vm_remove_dir(const char *path)
 	nftw(path, on_file, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }
 
-/* A VM's processes keep its directory as their working directory, or as their root. */
+/* A VM's processes keep its directory as their working directory, or as their root; also when
+ * it is gone, as proc(5) has it. */
 static void kill_those_in(const char *path)
 {
-	char link[64], cwd[PATH_MAX];
+	char link[64], cwd[PATH_MAX], gone[PATH_MAX + 16];
+	snprintf(gone, sizeof(gone), "%s (deleted)", path);
 	DIR *proc = opendir("/proc");
 	struct dirent *d;
 	while (proc != NULL && (d = readdir(proc)) != NULL) {
@@ -40,7 +42,7 @@ static void kill_those_in(const char *path)
 		if (n <= 0)
 			continue;
 		cwd[n] = '\0';
-		if (strcmp(cwd, path) == 0)
+		if (strcmp(cwd, path) == 0 || strcmp(cwd, gone) == 0)
 			kill(pid, SIGKILL);
 	}
 	if (proc != NULL)
@@ -61,6 +63,7 @@ void vm_sweep(const char *dir, bool (*is_known)(const char *path, void *arg), vo
 		log_info("vm", NULL, "removing what was left in %s", path);
 		kill_those_in(path);
 		vm_remove_dir(path);
+		kill_those_in(path); /* one that was being started may have come there since */
 	}
 	if (all != NULL)
 		closedir(all);
