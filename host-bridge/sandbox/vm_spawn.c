@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <linux/close_range.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -341,12 +342,19 @@ int vm_spawn(const struct vm_command *c, const char *dir, const char *cgroup, in
 	return 0;
 }
 
+/* A zombie has ended, though nobody has waited for it yet. */
+static bool has_ended(int pidfd)
+{
+	struct pollfd p = {.fd = pidfd, .events = POLLIN};
+	return poll(&p, 1, 0) > 0;
+}
+
 int vm_pid_open(struct vm_pid *p)
 {
 	p->fd = (int)syscall(SYS_pidfd_open, p->pid, 0);
 	if (p->fd < 0)
 		return -1;
-	if (p->start != 0 && start_time(p->pid) == p->start)
+	if (p->start != 0 && start_time(p->pid) == p->start && !has_ended(p->fd))
 		return 0;
 	close(p->fd);
 	p->fd = -1;
