@@ -168,7 +168,7 @@ def test_those_that_end_while_no_bridge_runs_are_found_failed(farm):
         kill(bridge, second, DEVICE)
         bridge.start()
         for box in (first, second):
-            assert box.status() == "failed"
+            until(lambda: box.status() == "failed", 2)
             until(lambda: not left(bridge, box), 2, "what it took of this machine going")
             assert box.delete().status == 204
         assert other.out("echo ok") == "ok\n"
