@@ -312,7 +312,7 @@ class DiskOnlyBridge(SmallBridge):
 def test_a_guest_whose_memory_is_on_a_full_disk_writes_to_it_all_the_same(farm):
     bridge = made(farm, DiskOnlyBridge)
     try:
-        bridge.fill(bridge.state, 160 * MIB)
+        bridge.fill(bridge.state, 190 * MIB)
         box = bridge.client.create(**GUEST)  # which boots, for there is no room to bake
         assert (box.info["boot_mode"], list(bridge.state.glob("baked/*"))) == ("boot", [])
         bridge.fill(bridge.state)
