@@ -38,32 +38,6 @@
 #define NESTED_SINCE ROOM_VERSION(51, 0, 0)
 #define IMAGE_TYPE_SINCE ROOM_VERSION(51, 0, 0)
 
-static void on_answer(struct vmm_call *c, const json_t *answer)
-{
-	unsigned major, minor, patch;
-	const char *version = json_string_value(json_object_get(answer, "version"));
-	const char *state = json_string_value(json_object_get(answer, "state"));
-	if (version != NULL && sscanf(version, "%u.%u.%u", &major, &minor, &patch) == 3)
-		c->version = ROOM_VERSION(major, minor, patch);
-	c->paused = state != NULL && strcmp(state, "Paused") == 0;
-}
-
-/* The first thing to ask of one that has just started. */
-static int ask_version(struct vmm_call *c, struct err *e)
-{
-	struct vmm_http_script s = {0};
-	vmm_http_add(&s, "GET", "/api/v1/vmm.ping", NULL);
-	return room_ask(c, &s, VMM_CALL_S, e);
-}
-
-/* It answers when it has written what an earlier bridge asked it to. */
-static int ask_state(struct vmm_call *c, struct err *e)
-{
-	struct vmm_http_script s = {0};
-	vmm_http_add(&s, "GET", "/api/v1/vm.info", NULL);
-	return room_ask(c, &s, VMM_SAVE_S, e);
-}
-
 /* ---- configurations ---- */
 
 /* Older versions find out what kind of image it is, and newer ones do not let a guest write to
@@ -301,16 +275,21 @@ static struct vmm_call *begin(const struct vmm_target *t, const char *snapshot,
                               struct err *e)
 {
 	static const char *const names[] = {KERNEL, INITRD, CONFIG, STATE, MEMORY, NULL};
-	static const struct room_vmm cloud_hypervisor = {CLOUD_HYPERVISOR_API, names,
-	                                                 on_answer};
+	static const struct room_vmm cloud_hypervisor = {
+	    .api = CLOUD_HYPERVISOR_API,
+	    .names = names,
+	    .version_path = "/api/v1/vmm.ping",
+	    .version_key = "version",
+	    .state_path = "/api/v1/vm.info",
+	};
 	return room_begin(&cloud_hypervisor, t, t->dir, geteuid() == 0, snapshot, steps,
 	                  on_done, arg, e);
 }
 
-ROOM_CALL(boot, ask_version, show_boot, ask_boot, room_hide)
-ROOM_CALL(load, ask_version, show_snapshot, ask_load, room_hide)
-ROOM_CALL(save, ask_version, ask_save, move_saved)
-ROOM_CALL(go_on, ask_state, ask_resume_if_paused, room_hide)
+ROOM_CALL(boot, room_ask_version, show_boot, ask_boot, room_hide)
+ROOM_CALL(load, room_ask_version, show_snapshot, ask_load, room_hide)
+ROOM_CALL(save, room_ask_version, ask_save, move_saved)
+ROOM_CALL(go_on, room_ask_state, ask_resume_if_paused, room_hide)
 ROOM_CALL(stop, ask_pause)
 ROOM_CALL(cont, ask_resume)
 

@@ -25,33 +25,6 @@
 #define SAVED_STATE "saved-state"
 #define SAVED_MEMORY "saved-memory"
 
-static void on_answer(struct vmm_call *c, const json_t *answer)
-{
-	unsigned major, minor, patch;
-	const char *version = json_string_value(json_object_get(answer, "firecracker_version"));
-	const char *state = json_string_value(json_object_get(answer, "state"));
-	if (version != NULL && sscanf(version, "%u.%u.%u", &major, &minor, &patch) == 3)
-		c->version = ROOM_VERSION(major, minor, patch);
-	c->paused = state != NULL && strcmp(state, "Paused") == 0;
-}
-
-/* The first thing to ask of one that has just started: an answer says that its room is there.
- */
-static int ask_version(struct vmm_call *c, struct err *e)
-{
-	struct vmm_http_script s = {0};
-	vmm_http_add(&s, "GET", "/version", NULL);
-	return room_ask(c, &s, VMM_CALL_S, e);
-}
-
-/* It answers when it has written what an earlier bridge asked it to. */
-static int ask_state(struct vmm_call *c, struct err *e)
-{
-	struct vmm_http_script s = {0};
-	vmm_http_add(&s, "GET", "/", NULL);
-	return room_ask(c, &s, VMM_SAVE_S, e);
-}
-
 /* None is the root device: that is for a kernel without an initrd, which would be told of it. A
  * flush of the guest's need not reach the host's disk: the guest's lives no longer than its VM.
  */
@@ -193,7 +166,13 @@ static struct vmm_call *begin(const struct vmm_target *t, const char *snapshot,
 {
 	static const char *const names[] = {KERNEL, INITRD,      ROOT,         STATE,
 	                                    MEMORY, SAVED_STATE, SAVED_MEMORY, NULL};
-	static const struct room_vmm firecracker = {FIRECRACKER_API, names, on_answer};
+	static const struct room_vmm firecracker = {
+	    .api = FIRECRACKER_API,
+	    .names = names,
+	    .version_path = "/version",
+	    .version_key = "firecracker_version",
+	    .state_path = "/",
+	};
 	char socket[PATH_MAX];
 	snprintf(socket, sizeof(socket), "%s", t->socket);
 	const char *room = dirname(socket);
@@ -201,11 +180,11 @@ static struct vmm_call *begin(const struct vmm_target *t, const char *snapshot,
 	                  on_done, arg, e);
 }
 
-ROOM_CALL(boot, ask_version, show_boot, ask_boot, room_hide)
-ROOM_CALL(load, ask_version, show_snapshot, ask_load, room_hide)
-ROOM_CALL(save, ask_version, ask_save, move_saved)
-ROOM_CALL(go_on, ask_state, ask_resume_if_paused, room_hide)
-ROOM_CALL(stop, ask_version, ask_pause)
+ROOM_CALL(boot, room_ask_version, show_boot, ask_boot, room_hide)
+ROOM_CALL(load, room_ask_version, show_snapshot, ask_load, room_hide)
+ROOM_CALL(save, room_ask_version, ask_save, move_saved)
+ROOM_CALL(go_on, room_ask_state, ask_resume_if_paused, room_hide)
+ROOM_CALL(stop, room_ask_version, ask_pause)
 ROOM_CALL(cont, ask_resume)
 
 const struct vmm_ops vmm_firecracker = {

@@ -11,6 +11,7 @@
 #include "host-bridge/sandbox/disk.h"
 #include "host-bridge/sandbox/sparse.h"
 #include "host-bridge/sandbox/task.h"
+#include "proto/limits.h"
 
 struct vmm_call *room_begin(const struct room_vmm *vmm, const struct vmm_target *t,
                             const char *room, bool jailed, const char *snapshot,
@@ -65,12 +66,22 @@ static void advance(struct vmm_call *c, const struct err *failure)
 
 /* ---- asking ---- */
 
+static void take_answer(struct vmm_call *c, const json_t *answer)
+{
+	unsigned major, minor, patch;
+	const char *version = json_string_value(json_object_get(answer, c->vmm->version_key));
+	const char *state = json_string_value(json_object_get(answer, "state"));
+	if (version != NULL && sscanf(version, "%u.%u.%u", &major, &minor, &patch) == 3)
+		c->version = ROOM_VERSION(major, minor, patch);
+	c->paused = state != NULL && strcmp(state, "Paused") == 0;
+}
+
 static void on_answer(const json_t *answer, const struct err *e, void *arg)
 {
 	struct vmm_call *c = arg;
 	c->http = NULL;
 	if (answer != NULL)
-		c->vmm->on_answer(c, answer);
+		take_answer(c, answer);
 	advance(c, e);
 }
 
@@ -80,6 +91,23 @@ int room_ask(struct vmm_call *c, struct vmm_http_script *s, double seconds, stru
 	room_path(c, c->vmm->api, api);
 	c->http = vmm_http_run(c->loop, api, s, seconds, on_answer, c, e);
 	return c->http != NULL ? 1 : -1;
+}
+
+static int ask_for(struct vmm_call *c, const char *path, double seconds, struct err *e)
+{
+	struct vmm_http_script s = {0};
+	vmm_http_add(&s, "GET", path, NULL);
+	return room_ask(c, &s, seconds, e);
+}
+
+int room_ask_version(struct vmm_call *c, struct err *e)
+{
+	return ask_for(c, c->vmm->version_path, VMM_CALL_S, e);
+}
+
+int room_ask_state(struct vmm_call *c, struct err *e)
+{
+	return ask_for(c, c->vmm->state_path, VMM_SAVE_S, e);
 }
 
 /* ---- files ---- */

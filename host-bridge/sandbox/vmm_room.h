@@ -22,8 +22,8 @@ typedef int room_step(struct vmm_call *c, struct err *e);
 struct room_vmm {
 	const char *api;          /* the name of its socket in the room */
 	const char *const *names; /* what may lie in the room and is hidden; NULL ends */
-	/* An answer that came with JSON: note in `c` what it tells. */
-	void (*on_answer)(struct vmm_call *c, const json_t *answer);
+	const char *version_path, *version_key; /* who tells its version, and where */
+	const char *state_path;                 /* who tells its "state" */
 };
 
 struct vmm_call {
@@ -64,6 +64,11 @@ void room_cancel(struct vmm_call *c);
 /* ---- what steps are made of: their results are a step's ---- */
 
 int room_ask(struct vmm_call *c, struct vmm_http_script *s, double seconds, struct err *e);
+/* The first thing to ask of one that has just started: an answer says that its room is there,
+ * and c->version is known. */
+int room_ask_version(struct vmm_call *c, struct err *e);
+/* For c->paused. It answers when it has written what an earlier bridge asked it to. */
+int room_ask_state(struct vmm_call *c, struct err *e);
 /* In a child of the bridge: files may be large. `work` is given the call. */
 int room_work(struct vmm_call *c, int (*work)(const void *call, struct err *e), struct err *e);
 /* What it has read, or wrote and nobody moved. */
