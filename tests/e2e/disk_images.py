@@ -3,7 +3,7 @@ import json
 import shutil
 import subprocess
 
-from bridge import ROOTFS
+from bridge import open_to_all, ROOTFS
 from client import Sandbox
 
 MIB = 1 << 20
@@ -30,8 +30,7 @@ def make_image(path, tree, text="of the image\n"):
 
 def make_templates(directory):
     """Templates: base, and image, which has a root of its own. The path of that."""
-    for path in (directory, directory.parent, directory.parent.parent):
-        path.chmod(0o755)
+    open_to_all(directory)
     for name in ("vmlinux", "base.cpio"):
         (directory / name).symlink_to(ROOTFS / name)
     (directory / "templates").mkdir()

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bridge import ROOTFS
+from bridge import ROOTFS, open_to_all
 from client import Sandbox
 from doubled import NOBODY, DoubledBridge, restore, snapshot
 
@@ -16,8 +16,7 @@ MIB = 1 << 20
 @pytest.fixture
 def rootfs_with_image(tmp_path):
     """Templates: base, and image, which has a root of its own."""
-    for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        path.chmod(0o755)
+    open_to_all(tmp_path)
     for name in ("vmlinux", "base.cpio", "base-firecracker.cpio"):
         (tmp_path / name).symlink_to(ROOTFS / name)
     shutil.copytree(ROOTFS / "templates/base", tmp_path / "templates/base")

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bridge import ROOTFS
+from bridge import open_to_all, ROOTFS
 from client import Sandbox, until
 from doubled import VERSIONS, DoubledBridge
 from test_events import told_of
@@ -18,8 +18,7 @@ TRIES = "cut -d' ' -f1 /proc/uptime >> /tmp/tries; test $(wc -l < /tmp/tries) -g
 
 def templates_at(rootfs):
     """Base in a directory for --rootfs-dir; write(name, commands) adds base with commands."""
-    for path in (rootfs, rootfs.parent, rootfs.parent.parent):
-        path.chmod(0o755)
+    open_to_all(rootfs)
     for name in ("vmlinux", "base.cpio", "base-firecracker.cpio", "base-uml.cpio",
                  "uml-preload.so"):
         (rootfs / name).symlink_to(ROOTFS / name)
