@@ -9,6 +9,7 @@
 #include "host-bridge/api/page.h"
 #include "host-bridge/api/quota.h"
 #include "host-bridge/api/sandbox_body.h"
+#include "host-bridge/sandbox/snapshot.h"
 
 /* ---- create ---- */
 
@@ -86,6 +87,13 @@ static int take_key(struct api_request *r, struct sandbox_spec *spec, struct err
 	return 0;
 }
 
+/* Whatever a token sees it may start from. */
+static bool sees_source(struct api_request *r, const struct sandbox_spec *spec, struct err *e)
+{
+	return spec->snapshot[0] == '\0' ||
+	       snapshot_find(r->api->sandboxes, spec->snapshot, api_workspace(r), e) != NULL;
+}
+
 static void create(struct creation *c, const struct sandbox_spec *spec)
 {
 	struct err e = {0};
@@ -99,7 +107,7 @@ static void create(struct creation *c, const struct sandbox_spec *spec)
 		replay(c, s, spec->request_digest);
 		return;
 	}
-	if (e.code == ERR_NONE) {
+	if (e.code == ERR_NONE && sees_source(r, spec, &e)) {
 		c->sandbox = sandbox_create(set, spec, on_ready, c, &e);
 		if (c->sandbox != NULL)
 			return;

@@ -135,10 +135,9 @@ static int choose_boot(struct sandbox *s, struct launcher_request *r, char resto
 static int take_source(struct sandbox *s, struct err *e)
 {
 	struct sandbox_spec *spec = &s->spec;
-	const char *workspace = spec->workspace[0] != '\0' ? spec->workspace : NULL;
 	if (spec->snapshot[0] == '\0')
 		return 0;
-	struct snapshot *n = snapshot_find(s->set, spec->snapshot, workspace, e);
+	struct snapshot *n = snapshot_find(s->set, spec->snapshot, NULL, e);
 	if (n == NULL)
 		return -1;
 	if (strcmp(n->launcher, s->launcher->name) != 0 ||

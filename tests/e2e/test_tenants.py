@@ -134,7 +134,7 @@ def strange(client, sandbox, exec_id):
         yield action, client.post(f"{path}/{action}", {"cmd": "true", "exec_id": exec_id})
     yield "resumed", client.post(f"{path}/exec/stream", {"cmd": "true"},
                                  headers={"Last-Event-ID": f"{exec_id}:0"})
-    for action in ("pause", "resume", "snapshots", "fork"):
+    for action in ("pause", "resume", "snapshots", "fork", "fork-tree"):
         yield action, client.post(f"{path}/{action}", {})
     yield "execs", client.get(path + "/execs")
     yield "exec get", client.get(one)
@@ -191,6 +191,42 @@ def test_another_workspaces_snapshot_does_not_exist(farm):
                       alice.post(own.path + "/fork")):
             is_over(reply, "memory_mib", 2 * quota["memory_mib_used"] - 1)
         assert alice.delete(path).status == 204
+    finally:
+        tenants.bridge.stop()
+
+
+def test_an_admin_may_do_with_any_snapshot_what_its_owner_may(farm):
+    """It lists it, looks at it, starts from it, in its own workspace, and deletes it; a fork or a
+    snapshot of a sandbox belongs to that one's workspace, whoever makes it."""
+    tenants = Tenants(farm.new("qemu"))
+    try:
+        boss, alice = tenants.add("ops", "--role", "admin"), tenants.add("a")
+        own = alice.create()
+        own.out("echo mine > /dev/shm/kept")
+        saved = boss.post(own.path + "/snapshots", timeout=60)
+        assert saved.status == 201, saved.body
+        path = f"/v1/snapshots/{saved.json['id']}"
+        for who in (alice, boss):
+            assert who.get(path).status == 200
+            assert [n["id"] for n in who.get("/v1/snapshots").json["items"]] == [saved.json["id"]]
+
+        started = boss.create(template=None, from_snapshot=saved.json["id"])
+        assert started.out("cat /dev/shm/kept") == "mine\n"
+        assert alice.get(started.path).status == 404
+        forked = boss.post(own.path + "/fork", timeout=60)
+        assert forked.status == 201, forked.body
+        child = forked.json["items"][0]["id"]
+        assert {s["id"] for s in alice.get("/v1/sandboxes").json["items"]} == {own.id, child}
+        used = {who: who.get("/v1/quota").json["sandboxes_used"] for who in (boss, alice)}
+        assert used == {boss: 1, alice: 2}
+
+        tenants.limit(boss, sandboxes=1)
+        is_over(boss.post("/v1/sandboxes", {"from_snapshot": saved.json["id"]}), "sandboxes", 1)
+        assert boss.delete(path).status == 204
+        for who in (alice, boss):
+            assert who.get(path).code == "snapshot.not_found"
+            assert who.post("/v1/sandboxes", {"from_snapshot": saved.json["id"]}).code == \
+                "snapshot.not_found"
     finally:
         tenants.bridge.stop()
 
