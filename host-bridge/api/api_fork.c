@@ -120,6 +120,7 @@ static void make_fork(struct api_request *r, char *data, size_t len, unsigned ch
 	r->on_gone = on_client_gone;
 	strcpy(f->workspace, sandbox_spec(s)->workspace);
 	if (quota_room(r->api->quota, sandbox_spec(s), f->count, &f->failure) < 0 ||
+	    sandbox_check_fork(s, f->count, &f->failure) < 0 ||
 	    sandbox_snapshot(s, NULL, SNAPSHOT_PASSING, on_saved, f, &f->failure) < 0)
 		finish(f);
 }

@@ -61,6 +61,10 @@ typedef void sandbox_changed(struct sandbox *s, struct snapshot *n, const struct
                              void *arg);
 int sandbox_snapshot(struct sandbox *s, json_t *metadata, enum snapshot_kind kind,
                      sandbox_changed *on_done, void *arg, struct err *e);
+/* Before a snapshot is made for `count` children: ERR_INVALID_STATE when what `s` runs on is
+ * not what new sandboxes run on, ERR_CAPACITY or ERR_STORAGE_FULL when there is no room for
+ * their memory. What they take besides is known only once they take it. */
+int sandbox_check_fork(struct sandbox *s, unsigned count, struct err *e);
 int sandbox_pause(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
 int sandbox_resume(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
 /* The same: save it and stop its VM. ERR_INVALID_STATE when calls are in progress. */

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/image.h"
@@ -21,17 +22,18 @@ static unsigned long long memory_of(const struct sandbox_list *list)
 	return mib;
 }
 
-/* Room for it beside all living guests; the warm ones make way for others. */
-static int check_room(const struct sandbox *s, struct err *e)
+/* Room for `count` of it beside all living guests; the warm ones make way for others. */
+static int check_room(const struct sandbox *s, unsigned count, struct err *e)
 {
 	struct sandbox_set *set = s->set;
 	struct err full = {0};
-	unsigned long long used = memory_of(&set->all) + memory_of(&set->warm);
-	if (launcher_capacity(s->launcher, s->spec.memory_mib, used, &full) == 0)
+	unsigned mib = s->spec.memory_mib;
+	unsigned long long others = (count - 1) * (mib + VM_OVERHEAD_MIB + 0ull);
+	unsigned long long used = others + memory_of(&set->all);
+	if (launcher_capacity(s->launcher, mib, used + memory_of(&set->warm), &full) == 0)
 		return 0;
 	if (full.code == ERR_CAPACITY && !s->warm && sandbox_warm_drop_all(set))
-		return launcher_capacity(s->launcher, s->spec.memory_mib, memory_of(&set->all),
-		                         e);
+		return launcher_capacity(s->launcher, mib, used, e);
 	if (e != NULL)
 		*e = full;
 	return -1;
@@ -84,7 +86,7 @@ static int settle_resources(struct sandbox *s, struct launcher_request *r, struc
 		return 0;
 	}
 	if (s->source != NULL)
-		return check_room(s, e);
+		return check_room(s, 1, e);
 	if (template_load(s->set->rootfs_dir, spec->template, l->template_kind, &r->template,
 	                  e) < 0)
 		return -1;
@@ -98,7 +100,7 @@ static int settle_resources(struct sandbox *s, struct launcher_request *r, struc
 		return err_limit(e, ERR_LIMIT_UNSUPPORTED, "resources.vcpus",
 		                 launcher_host_cpus(), "this host has %u CPUs",
 		                 launcher_host_cpus());
-	return check_room(s, e);
+	return check_room(s, 1, e);
 }
 
 /* What it starts from: a snapshot that was asked for; else its template's, when there is one;
@@ -131,6 +133,13 @@ static int choose_boot(struct sandbox *s, struct launcher_request *r, char resto
 	return s->start != NULL ? 0 : err_set(e, ERR_INTERNAL, "out of memory");
 }
 
+/* What was saved runs on nothing but the like of what it was saved on. */
+static bool runs_on(const char *launcher, const char *isolation, const struct launcher *l,
+                    const struct launcher_host *host)
+{
+	return strcmp(launcher, l->name) == 0 && strcmp(isolation, l->isolation(host)) == 0;
+}
+
 /* A snapshot brings all that it was made of. */
 static int take_source(struct sandbox *s, struct err *e)
 {
@@ -140,8 +149,7 @@ static int take_source(struct sandbox *s, struct err *e)
 	struct snapshot *n = snapshot_find(s->set, spec->snapshot, NULL, e);
 	if (n == NULL)
 		return -1;
-	if (strcmp(n->launcher, s->launcher->name) != 0 ||
-	    strcmp(n->isolation, s->launcher->isolation(&s->set->host)) != 0)
+	if (!runs_on(n->launcher, n->isolation, s->launcher, &s->set->host))
 		return err_field(
 		    e, ERR_INVALID_STATE, "from_snapshot",
 		    "the snapshot was made on %s (%s), and sandboxes run on %s here",
@@ -183,16 +191,15 @@ static bool is_taken(uid_t uid, void *arg)
 	return has_uid(&set->all, uid) || has_uid(&set->warm, uid);
 }
 
-/* Where its RAM is to be. */
-static int check_memory(struct sandbox *s, const struct vm_plan *plan, struct err *e)
+/* Where RAM is to be, for so much more of it. */
+static int check_memory(struct sandbox *s, unsigned mib, struct err *e)
 {
 	struct sandbox_set *set = s->set;
-	if (plan->memory[0] == '\0' || plan->memory_reserved ||
-	    memory_room_check(set->memory_dir, plan->memory_mib, e) == 0)
+	if (memory_room_check(set->memory_dir, mib, e) == 0)
 		return 0;
 	if (s->warm || !sandbox_warm_drop_all(set))
 		return -1;
-	return memory_room_check(set->memory_dir, plan->memory_mib, e);
+	return memory_room_check(set->memory_dir, mib, e);
 }
 
 static uid_t pick_uid(const struct sandbox *s, struct err *e)
@@ -227,7 +234,8 @@ static int start_vm(struct sandbox *s, const struct launcher_host *host,
 		return -1;
 	}
 	plan.memory_reserved = s->set->memory_on_disk;
-	if (check_memory(s, &plan, e) < 0) {
+	if (plan.memory[0] != '\0' && !plan.memory_reserved &&
+	    check_memory(s, plan.memory_mib, e) < 0) {
 		vm_plan_free(&plan);
 		return -1;
 	}
@@ -249,7 +257,7 @@ int sandbox_restart(struct sandbox *s, const char *saved, struct err *e)
 	/* A state fits what it was saved under, whatever has been found out about KVM since. */
 	host.kvm = strcmp(s->isolation, "kvm") == 0 ? s->launcher : NULL;
 	r.restore = saved;
-	if (check_room(s, e) < 0 || find_image(s, &r, e) < 0)
+	if (check_room(s, 1, e) < 0 || find_image(s, &r, e) < 0)
 		return -1;
 	return start_vm(s, &host, &r, e) == 0 ? 0 : -1;
 }
@@ -319,6 +327,34 @@ static int launch(struct sandbox **at, struct err *e)
 	return rc > 0 ? undo(s) : rc;
 }
 
+static const struct launcher *choose(struct sandbox_set *set, bool attach, struct err *e)
+{
+	const struct launcher *l =
+	    launcher_choose(attach ? "attach" : set->launcher, &set->host, e);
+	if (l == NULL && set->kvm_trial != NULL)
+		err_set(e, ERR_CAPACITY,
+		        "KVM is being tried, and nothing runs here without it");
+	return l;
+}
+
+int sandbox_check_fork(struct sandbox *s, unsigned count, struct err *e)
+{
+	struct sandbox_set *set = s->set;
+	char memory[PATH_MAX];
+	const struct launcher *l = choose(set, s->spec.attach, e);
+	if (l == NULL)
+		return -1;
+	if (!runs_on(s->launcher->name, s->isolation, l, &set->host))
+		return err_set(e, ERR_INVALID_STATE,
+		               "the sandbox runs on %s (%s), and new ones run on %s (%s) here",
+		               s->launcher->name, s->isolation, l->name,
+		               l->isolation(&set->host));
+	if (check_room(s, count, e) < 0)
+		return -1;
+	sandbox_set_memory(set, s->id, memory, sizeof(memory));
+	return access(memory, F_OK) == 0 ? check_memory(s, count * s->spec.memory_mib, e) : 0;
+}
+
 struct sandbox *sandbox_create(struct sandbox_set *set, const struct sandbox_spec *spec,
                                void (*on_ready)(struct sandbox *s, const struct err *e,
                                                 void *arg),
@@ -326,11 +362,7 @@ struct sandbox *sandbox_create(struct sandbox_set *set, const struct sandbox_spe
 {
 	struct sandbox_waiter creator = {.on_ready = on_ready, .arg = arg, .creator = true};
 	char id[128];
-	const struct launcher *l =
-	    launcher_choose(spec->attach ? "attach" : set->launcher, &set->host, e);
-	if (l == NULL && set->kvm_trial != NULL)
-		err_set(e, ERR_CAPACITY,
-		        "KVM is being tried, and nothing runs here without it");
+	const struct launcher *l = choose(set, spec->attach, e);
 	if (l == NULL)
 		return NULL;
 	if (sandbox_set_new_id(set, "sb", id, sizeof(id), e) < 0)

@@ -306,6 +306,18 @@ class Sandbox:
     def delete(self):
         return self.client.delete(self.path, timeout=60)
 
+    def events_during(self, act):
+        """What act() returns, and the names of the sandbox's events meanwhile."""
+        stream = self.client.stream("GET", self.path + "/events")
+        returned, names = act(), []
+        self.run("true", exec_id="the-last-event")
+        for event in stream:
+            if event.data["exec_id"] == "the-last-event":
+                break
+            names.append(event.name)
+        stream.close()
+        return returned, names
+
     def sleepers(self):
         """How many processes named sleep live in the guest."""
         return int(self.out("grep -lx 'Name:.sleep' /proc/[0-9]*/status 2>/dev/null | wc -l"))

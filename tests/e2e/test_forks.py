@@ -109,3 +109,37 @@ def test_a_clone_that_would_be_its_parents_twin_is_not_handed_out(qemu, parent):
     until(lambda: ids() == known, 5, "what was begun going")
     assert parent.client.delete(f"/v1/snapshots/{snap}").status == 204
     assert parent.out("echo ok") == "ok\n"
+
+
+# ---- what can be known is refused before the parent stands still ----
+
+def test_a_fork_that_nothing_here_could_restore_leaves_its_parent_alone(farm):
+    """Its bridge was started again with another launcher."""
+    bridge = farm.new("qemu").start()
+    try:
+        parent = bridge.client.create(ttl_seconds=600, resources={"memory_mib": 128})
+        bridge.kill()
+        bridge.launcher = "local"
+        bridge.start()
+        until(lambda: parent.status() == "running", 20, "the sandbox's adoption")
+        refused, events = parent.events_during(
+            lambda: bridge.client.post(parent.path + "/fork", timeout=60))
+        assert (refused.status, refused.code) == (409, "sandbox.invalid_state"), refused.body
+        assert events == []
+        snap = bridge.client.post(parent.path + "/snapshots", timeout=60).json["id"]
+        again = bridge.client.post("/v1/sandboxes", {"from_snapshot": snap})
+        assert (again.status, again.code) == (refused.status, refused.code)
+        assert bridge.client.delete(f"/v1/snapshots/{snap}").status == 204
+    finally:
+        bridge.stop()
+
+
+def test_a_fork_whose_children_this_host_has_no_memory_for_leaves_its_parent_alone(qemu):
+    host_kib = int(pathlib.Path("/proc/meminfo").read_text().split()[1])
+    count = 16
+    parent = qemu.client.create(resources={"memory_mib": host_kib // 1024 // count})
+    refused, events = parent.events_during(
+        lambda: qemu.client.post(parent.path + "/fork", {"count": count}, timeout=60))
+    assert (refused.status, refused.code) == (503, "capacity.unavailable"), refused.body
+    assert events == []
+    parent.delete()
