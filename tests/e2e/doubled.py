@@ -164,7 +164,7 @@ class Vmm:
         return True
 
     def ask(self, method, path, body=None):
-        """(status, what came with it)"""
+        """(status, what came with it: as text where it is no JSON)"""
         connection = self.connect()
         text = json.dumps(body) if isinstance(body, dict) else body
         connection.request(method, path, text,
@@ -172,7 +172,10 @@ class Vmm:
         reply = connection.getresponse()
         data = reply.read()
         connection.close()
-        return reply.status, json.loads(data) if data else None
+        try:
+            return reply.status, json.loads(data) if data else None
+        except ValueError:
+            return reply.status, data.decode()
 
     def host(self, line):
         s = socket.socket(socket.AF_UNIX)
