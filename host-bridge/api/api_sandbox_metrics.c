@@ -17,8 +17,8 @@ struct gauge {
 	struct vm_usage_call *usage_call;
 	struct vm_usage usage;
 	Sandgate__MetricsReply guest; /* its numbers */
-	bool has_guest;
-	const char *guest_error; /* why not, though it runs; or NULL */
+	bool has_guest, counts_cpu;   /* of execs: its agent */
+	const char *guest_error;      /* why not, though it runs; or NULL */
 };
 
 static struct api_request *gauge_free(struct gauge *g)
@@ -39,19 +39,30 @@ static void on_gone(struct api_request *r)
 
 /* ---- the reply ---- */
 
-static void put_guest(struct json_out *out, const Sandgate__MetricsReply *m)
+static void put_known(struct json_out *out, const char *key, bool known, uint64_t n)
 {
+	if (known)
+		json_out_int(out, key, (int64_t)n);
+	else
+		json_out_null(out, key);
+}
+
+/* An agent says 0 of what it cannot read: neither it nor its machine is without memory. */
+static void put_guest(struct json_out *out, const struct gauge *g)
+{
+	const Sandgate__MetricsReply *m = &g->guest;
+	bool memory = m->memory_total_bytes > 0;
 	json_out_object(out, "guest");
-	json_out_int(out, "memory_total_bytes", (int64_t)m->memory_total_bytes);
-	json_out_int(out, "memory_available_bytes", (int64_t)m->memory_available_bytes);
-	json_out_int(out, "execs_cpu_ms", (int64_t)(m->cpu_usage_us / 1000));
+	put_known(out, "memory_total_bytes", memory, m->memory_total_bytes);
+	put_known(out, "memory_available_bytes", memory, m->memory_available_bytes);
+	put_known(out, "execs_cpu_ms", g->counts_cpu, m->cpu_usage_us / 1000);
 	json_out_int(out, "execs_running", m->execs_running);
 	json_out_int(out, "execs_retained", m->execs_retained);
 	json_out_int(out, "retained_output_bytes", (int64_t)m->retained_bytes);
 	json_out_int(out, "exec_cgroups", m->leaves);
 	json_out_int(out, "agent_sessions", m->sessions);
-	json_out_int(out, "agent_resident_bytes", (int64_t)m->agent_rss_bytes);
-	json_out_int(out, "agent_open_files", m->agent_fds);
+	put_known(out, "agent_resident_bytes", m->agent_rss_bytes > 0, m->agent_rss_bytes);
+	put_known(out, "agent_open_files", m->agent_fds > 0, m->agent_fds);
 	json_out_end(out, '}');
 }
 
@@ -62,11 +73,8 @@ static void put_part(struct json_out *out, const char *key, const struct vm_usag
 		return;
 	}
 	json_out_object(out, key);
-	json_out_int(out, "resident_bytes", (int64_t)p->resident_bytes);
-	if (p->has_proportional)
-		json_out_int(out, "proportional_bytes", (int64_t)p->proportional_bytes);
-	else
-		json_out_null(out, "proportional_bytes");
+	put_known(out, "resident_bytes", p->has_resident, p->resident_bytes);
+	put_known(out, "proportional_bytes", p->has_proportional, p->proportional_bytes);
 	json_out_int(out, "cpu_user_ms", (int64_t)p->cpu_user_ms);
 	json_out_int(out, "cpu_system_ms", (int64_t)p->cpu_system_ms);
 	json_out_end(out, '}');
@@ -95,7 +103,7 @@ static void gauge_step(struct gauge *g)
 	json_out_string(&out, "sandbox_id", g->r->sandbox_id);
 	json_out_string(&out, "status", sandbox_status_name(g->status));
 	if (g->has_guest)
-		put_guest(&out, &g->guest);
+		put_guest(&out, g);
 	else
 		json_out_null(&out, "guest");
 	json_out_string(&out, "guest_error", g->guest_error);
@@ -182,6 +190,7 @@ void api_sandbox_metrics(struct api_request *r, char *data, size_t len)
 	}
 	g->r = r;
 	g->status = sandbox_status(s);
+	g->counts_cpu = sandbox_agent_has(s, "cgroup2");
 	ev_timer_init(&g->late, on_late, METRICS_ANSWER_S, 0.);
 	g->late.data = g;
 	r->owner = g;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "proto/limits.h"
@@ -95,7 +96,9 @@ unsigned long long launcher_host_memory(void)
 unsigned launcher_host_cpus(void)
 {
 	cpu_set_t set;
-	return sched_getaffinity(0, sizeof(set), &set) < 0 ? 1 : (unsigned)CPU_COUNT(&set);
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		return (unsigned)CPU_COUNT(&set);
+	return (unsigned)get_nprocs(); /* there are more than such a set can hold */
 }
 
 int launcher_capacity(const struct launcher *l, unsigned memory_mib,

@@ -153,5 +153,7 @@ const struct sandbox_spec *sandbox_spec(const struct sandbox *s);
 json_t *sandbox_json(const struct sandbox *s);
 /* {ttl_seconds, max_lifetime_seconds, persistent, idle_seconds, expires_at}, new reference. */
 json_t *sandbox_lifecycle_json(const struct sandbox *s);
+/* Whether its agent has named that feature; false before it has answered. */
+bool sandbox_agent_has(const struct sandbox *s, const char *feature);
 
 #endif

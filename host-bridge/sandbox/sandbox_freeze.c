@@ -37,16 +37,6 @@ static void settle(struct sandbox *s, const struct freeze_result *r)
 		sandbox_running(s);
 }
 
-static bool manages_machine(const struct sandbox *s)
-{
-	const json_t *features = json_object_get(s->agent, "features"), *name;
-	size_t i;
-	json_array_foreach ((json_t *)features, i, name)
-		if (strcmp(json_string_value(name), "machine") == 0)
-			return true;
-	return false;
-}
-
 /* One that has the names of another, or its clock, is nobody's sandbox. Where the image's owner
  * has kept the agent from setting them, that is as it was wished. */
 static void on_renewed(const struct freeze_result *r, void *arg)
@@ -54,7 +44,8 @@ static void on_renewed(const struct freeze_result *r, void *arg)
 	struct sandbox *s = arg;
 	struct freeze_result judged = *r;
 	bool clone = !s->waking && !s->recovers && s->restored;
-	for (unsigned n = 0; clone && manages_machine(s) && freeze_step(n) != NULL; n++)
+	for (unsigned n = 0; clone && sandbox_agent_has(s, "machine") && freeze_step(n) != NULL;
+	     n++)
 		if (r->failed & 1u << n && judged.lost.code == ERR_NONE)
 			err_set(&judged.lost, ERR_LAUNCHER_FAILED,
 			        "the guest could not be given a %s of its own", freeze_step(n));

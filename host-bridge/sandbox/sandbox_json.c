@@ -80,12 +80,22 @@ json_t *sandbox_json(const struct sandbox *s)
 	                 "exec_defaults", s->spec.exec_defaults, "agent", s->agent);
 }
 
+bool sandbox_agent_has(const struct sandbox *s, const char *feature)
+{
+	const json_t *features = json_object_get(s->agent, "features"), *name;
+	size_t i;
+	json_array_foreach ((json_t *)features, i, name)
+		if (strcmp(json_string_value(name), feature) == 0)
+			return true;
+	return false;
+}
+
 json_t *sandbox_set_json(struct sandbox_set *set)
 {
 	json_t *launchers = json_array();
 	const struct launcher *l;
 	const struct launcher *chosen = launcher_choose(set->launcher, &set->host, NULL);
-	json_int_t vcpus = 0, memory = 0;
+	json_int_t vcpus = 0, memory = 0, host = (json_int_t)launcher_host_memory();
 	struct sandbox *s = NULL;
 	for (unsigned i = 0; (l = launcher_at(i)) != NULL; i++) {
 		struct err e = {0};
@@ -100,9 +110,9 @@ json_t *sandbox_set_json(struct sandbox_set *set)
 			vcpus += s->spec.vcpus;
 			memory += s->spec.memory_mib;
 		}
-	return json_pack("{s:s?, s:o, s:{s:I, s:I}, s:{s:I, s:I}, s:i}", "launcher",
+	return json_pack("{s:s?, s:o, s:{s:o, s:I}, s:{s:I, s:I}, s:i}", "launcher",
 	                 chosen != NULL ? chosen->name : NULL, "launchers", launchers,
-	                 "capacity", "memory_mib", (json_int_t)launcher_host_memory(), "vcpus",
-	                 (json_int_t)launcher_host_cpus(), "allocated", "memory_mib", memory,
-	                 "vcpus", vcpus, "warm_vms", (int)sandbox_warm_count(set));
+	                 "capacity", "memory_mib", host > 0 ? json_integer(host) : json_null(),
+	                 "vcpus", (json_int_t)launcher_host_cpus(), "allocated", "memory_mib",
+	                 memory, "vcpus", vcpus, "warm_vms", (int)sandbox_warm_count(set));
 }

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,24 +44,33 @@ static size_t read_file(pid_t pid, const char *name, char *out, size_t room)
 	return n;
 }
 
-static uint64_t kib_after(const char *text, const char *key)
+static bool kib_after(const char *text, const char *key, unsigned long long *kib)
 {
 	const char *at = strstr(text, key);
-	return at != NULL ? strtoull(at + strlen(key), NULL, 10) * 1024 : 0;
+	return at != NULL && sscanf(at + strlen(key), "%llu", kib) == 1;
 }
 
+static bool is_gone(pid_t pid)
+{
+	return kill(pid, 0) < 0 && errno == ESRCH;
+}
+
+/* A process that has just ended has no memory, and statm says so or is gone with it. */
 static void add_memory(struct vm_usage_part *p, pid_t pid)
 {
 	char text[2048];
-	unsigned long long pages = 0;
-	if (read_file(pid, "smaps_rollup", text, sizeof(text)) > 0) {
-		p->resident_bytes += kib_after(text, "\nRss:");
-		p->proportional_bytes += kib_after(text, "\nPss:");
+	unsigned long long rss, pss, pages = 0;
+	read_file(pid, "smaps_rollup", text, sizeof(text));
+	if (kib_after(text, "\nRss:", &rss) && kib_after(text, "\nPss:", &pss)) {
+		p->resident_bytes += rss * 1024;
+		p->proportional_bytes += pss * 1024;
 		return;
 	}
-	p->has_proportional = false;
-	if (read_file(pid, "statm", text, sizeof(text)) > 0)
-		sscanf(text, "%*u %llu", &pages);
+	read_file(pid, "statm", text, sizeof(text));
+	if (sscanf(text, "%*u %llu", &pages) != 1 && !is_gone(pid))
+		p->has_resident = p->has_proportional = false;
+	if (pages > 0)
+		p->has_proportional = false;
 	p->resident_bytes += pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
@@ -137,11 +147,23 @@ static bool is_device(pid_t pid)
 	return first < n && strcmp(words + first, "vsock-device") == 0;
 }
 
+/* That of another PID namespace tells of other processes under the same numbers. */
+static bool proc_is_ours(void)
+{
+	char self[32];
+	ssize_t n = readlink("/proc/self", self, sizeof(self) - 1);
+	self[n > 0 ? n : 0] = '\0';
+	return strtol(self, NULL, 10) == getpid();
+}
+
 static int look(const void *input, struct err *e)
 {
+	static const struct vm_usage_part none = {.has_resident = true,
+	                                          .has_proportional = true};
 	struct shared *s = (struct shared *)(uintptr_t)input;
-	(void)e;
-	s->usage.vmm.has_proportional = s->usage.device.has_proportional = true;
+	s->usage.vmm = s->usage.device = none;
+	if (!proc_is_ours())
+		return err_set(e, ERR_INTERNAL, "/proc is not of this PID namespace");
 	for (unsigned i = 0; i < s->count; i++)
 		add_tree(is_device(s->pids[i]) ? &s->usage.device : &s->usage.vmm, s->pids[i]);
 	return 0;

@@ -13,8 +13,8 @@
 #include "host-bridge/sandbox/vm.h"
 
 struct vm_usage_part {
-	bool known;            /* false: there is no such process */
-	bool has_proportional; /* false: the kernel does not tell us */
+	bool known; /* false: there is no such process, or /proc tells nothing of it */
+	bool has_resident, has_proportional; /* false: the kernel does not tell us */
 	uint64_t resident_bytes;
 	uint64_t proportional_bytes; /* pages that n processes share count 1/n in each */
 	uint64_t cpu_user_ms, cpu_system_ms; /* since their start, ended children included */

@@ -9,11 +9,11 @@ from client import until
 
 
 class Agent:
-    """A guest-agent of this machine on a Unix socket."""
+    """A guest-agent of this machine on a Unix socket, started through `within`."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, within=()):
         self.path = str(directory / "agent.sock")
-        self.process = subprocess.Popen([AGENT, "--unix", self.path, "--port", "0"],
+        self.process = subprocess.Popen([*within, AGENT, "--unix", self.path, "--port", "0"],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.DEVNULL, start_new_session=True)
         until(self.listens, 10, "the agent's socket")

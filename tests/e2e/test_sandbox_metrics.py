@@ -1,14 +1,18 @@
 """What a sandbox uses: in the guest, and of the host."""
+import contextlib
 import os
 import signal
+import struct
 import threading
 
 import pytest
 
+from bridge import Bridge
 from client import Sandbox, until
-from meddler import Agent
+from meddler import Agent, Meddler
 
 MIB = 1 << 20
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root may change what is mounted")
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +105,73 @@ def test_an_attached_one_is_told_from_its_guest_alone(farm):
     assert box.client.get(box.path + "/metrics").code == "sandbox.gone"
     assert box.client.get("/v1/sandboxes/sb-none/metrics").code == "sandbox.not_found"
 
+
+# ---- what cannot be read is null, and no 0 is made up ----
+
+@contextlib.contextmanager
+def attached(bridge, path):
+    reply = bridge.client.post("/v1/sandboxes", {"attach": {"transport": "unix", "path": path}})
+    assert reply.status == 201, reply.body
+    box = Sandbox(bridge.client, reply.json)
+    yield box
+    box.delete()
+
+
+def unknown(guest):
+    return {name for name, value in guest.items() if value is None}
+
+
+def test_what_an_agent_cannot_read_is_null(farm):
+    """It says 0 of that, as of what it has none of."""
+    bridge = farm.bridge("local")
+    agent = Agent(bridge.attach)
+    meddler = Meddler(bridge.attach, agent)
+    opened, metrics_reply = b"\x0a\x14\x08\x01\x1a\x10" + b"i" * 16, b"\x6a\x00"
+    with attached(bridge, meddler.path) as box:
+        assert unknown(metrics(box)["guest"]) == set()
+        meddler.answer = lambda: b"".join(struct.pack(">I", len(frame)) + frame
+                                          for frame in (opened, metrics_reply))
+        guest = metrics(box)["guest"]
+        meddler.behave()
+    meddler.stop()
+    agent.stop()
+    assert unknown(guest) == {"memory_total_bytes", "memory_available_bytes",
+                              "agent_resident_bytes", "agent_open_files"}
+    assert {guest[name] for name in set(guest) - unknown(guest)} == {0}
+
+
+@root_only
+def test_without_cgroups_nobody_counts_the_processor_time_of_execs(farm):
+    bridge = farm.bridge("local")
+    agent = Agent(bridge.attach, ("unshare", "-m", "sh", "-c", 'umount -la -t cgroup2; exec "$@"',
+                                  "sh"))
+    with attached(bridge, agent.path) as box:
+        box.out("true")
+        assert unknown(metrics(box)["guest"]) == {"execs_cpu_ms"}
+    agent.stop()
+
+
+class BlindBridge(Bridge):
+    """The /proc that it sees has another PID namespace's processes, and no meminfo."""
+
+    def command(self):
+        return ["unshare", "-m", "-p", "-f", "--kill-child", "sh", "-c",
+                'mount --bind /dev/null /proc/meminfo; exec "$@"', "sh", *super().command()]
+
+
+@root_only
+def test_what_the_hosts_proc_does_not_show_is_null(farm):
+    bridge = farm.new("local", kind=BlindBridge).start()
+    box = bridge.client.create(ttl_seconds=600)
+    assert metrics(box)["host"] is None
+    node = bridge.client.get("/v1/node").json
+    assert node["capacity"]["memory_mib"] is None and node["capacity"]["vcpus"] > 0
+    assert node["allocated"]["memory_mib"] == 0
+    box.delete()
+    bridge.kill()
+
+
+# ---- to ask is no activity ----
 
 class Pollers:
     """Ask for the metrics of a sandbox all the time, several at once."""
