@@ -288,7 +288,8 @@ static void on_end(struct dial *d, const struct dial_end *end)
 		c->attach_tries = 0; /* the guest may be saved time and again */
 	if ((replaced || lost) && c->attach_tries++ < REATTACH_TRIES && reattach(c, &e) == 0)
 		return;
-	if (c->attach_tries > 0 && !c->going) /* whatever attaching said, the result is lost */
+	/* Whatever else attaching said, the result is lost. */
+	if (c->attach_tries > 0 && !c->going && e.code != ERR_SANDBOX_GONE)
 		err_set(&e, ERR_SANDBOX_LOST, "the connection to the sandbox was lost");
 	call_fail(c, &e,
 	          end->refused && c->state == CALL_OPENING ? "no" : started(c, end->sent));

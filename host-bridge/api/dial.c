@@ -140,17 +140,19 @@ static const struct link_handlers link_handlers = {
     .on_opened = on_opened, .on_frame = on_frame, .on_closed = on_closed};
 
 /* The sandbox goes away. Who has something to say does so and stays until the agent has
- * answered: the guest is kept for that moment. A guest that is lost needs no word. */
+ * answered: the guest is kept for that moment. A guest that is lost needs no word, nor does an
+ * agent that has not been asked for anything yet: it may never be. */
 static void on_sandbox_end(struct sandbox_listener *l, Sandgate__CancelReason reason)
 {
 	struct dial *d = (struct dial *)((char *)l - offsetof(struct dial, listener));
-	struct dial_end e = {.sent = true};
+	bool lost = reason == SANDGATE__CANCEL_REASON__CANCEL_NONE;
+	struct dial_end e = {.sent = lost || link_is_sent(d->link)};
 	d->going = reason;
-	if (reason != SANDGATE__CANCEL_REASON__CANCEL_NONE && d->handlers->on_going != NULL) {
+	if (!lost && e.sent && d->handlers->on_going != NULL) {
 		d->handlers->on_going(d, reason);
 		return;
 	}
-	if (reason == SANDGATE__CANCEL_REASON__CANCEL_NONE)
+	if (lost)
 		err_set(&e.err, ERR_SANDBOX_LOST, "the sandbox's guest was lost");
 	else
 		err_set(&e.err, ERR_SANDBOX_GONE, "the sandbox was deleted");

@@ -390,6 +390,11 @@ void link_insist(struct link *l)
 	l->try_ms = CONNECT_TRY_MS;
 }
 
+bool link_is_sent(const struct link *l)
+{
+	return l->sent;
+}
+
 bool link_is_ready(const struct link *l)
 {
 	return l->state == READY;

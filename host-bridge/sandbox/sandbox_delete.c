@@ -8,6 +8,17 @@
 #include "proto/limits.h"
 #include "proto/log.h"
 
+/* Nothing that is under way may make it anything but deleted. What somebody else's agent has
+ * been asked is told first: sandbox_leave_bracket needs to know. */
+static void break_off(struct sandbox *s)
+{
+	if (s->launcher->external)
+		return;
+	sandbox_change_cancel(s);
+	if (s->vm != NULL)
+		vm_ask_cancel(s->vm);
+}
+
 void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
                     void (*on_done)(const struct err *e, void *arg), void *arg)
 {
@@ -22,6 +33,7 @@ void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
 	s->deleted = true;
 	s->reason = reason;
 	s->status = SANDBOX_DELETED;
+	break_off(s);
 	sandbox_event(s, "deleted", NULL, NULL);
 	sandbox_save_end(s);
 	sandbox_tell_waiters(s);

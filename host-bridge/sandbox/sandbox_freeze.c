@@ -249,6 +249,7 @@ void sandbox_change_cancel(struct sandbox *s)
 	bool falls_asleep = s->status == SANDBOX_HIBERNATED && !s->waking;
 	if (s->change == NULL || falls_asleep) /* told when its VM is gone */
 		return;
+	link_gate_close(&s->gate, NULL); /* it may have waited for that to be quiet */
 	if (s->change->snapshot != NULL)
 		snapshot_abandon(s->set, s->change->snapshot);
 	if (s->deleted)

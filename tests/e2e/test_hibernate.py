@@ -1,6 +1,8 @@
 """Sandboxes that sleep on disk: the same machine comes back, when it is asked for."""
+import contextlib
 import os
 import pathlib
+import signal
 
 import pytest
 
@@ -85,6 +87,32 @@ def test_a_hibernated_sandbox_can_be_deleted_and_leaves_nothing(qemu):
     assert list(qemu.state.glob(f"hibernated/{box.id}"))
     assert box.delete().status == 204
     assert not list(qemu.state.glob(f"hibernated/{box.id}"))
+
+
+def test_one_that_is_deleted_while_it_falls_asleep_stays_deleted(farm):
+    bridge = farm.new("qemu").start()
+    try:
+        box = bridge.client.create(ttl_seconds=600)
+        with box.client.send("POST", box.path + "/hibernate") as asleep:
+            until(lambda: list(bridge.state.glob(f"hibernated/{box.id}/state")), 10,
+                  "its being saved")
+            vmm = bridge.machine(box)
+            os.kill(vmm, signal.SIGSTOP)
+            with box.send("echo late") as late:
+                until(lambda: bridge.client.get("/v1/quota").json["execs_used"] == 1, 10)
+                with box.client.send("DELETE", box.path) as deleted:
+                    until(lambda: box.client.get(box.path).status == 410, 10)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(vmm, signal.SIGCONT)
+                    assert deleted.reply().status == 204
+                replies = asleep.reply(), late.reply()
+        assert [(r.status, r.code) for r in replies] == [(410, "sandbox.gone")] * 2
+        bridge.kill()
+        bridge.start()
+        assert box.client.get(box.path).status == 410
+        assert bridge.client.get("/v1/sandboxes").json["items"] == []
+    finally:
+        bridge.stop()
 
 
 def test_an_idle_persistent_sandbox_hibernates_and_the_next_request_wakes_it(qemu):

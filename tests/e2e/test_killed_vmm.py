@@ -110,6 +110,21 @@ def test_a_change_that_is_under_way_fails_with_it(qemu, box, events, action, whi
     assert qemu.client.get("/v1/snapshots").json["items"] == saved
 
 
+def test_a_snapshot_that_waits_for_execs_to_be_accepted_fails_with_it(qemu, box, events):
+    used = lambda: qemu.client.get("/v1/quota").json["execs_used"]
+    before, vmm = used(), processes(qemu, box.id[-26:])[VMM]
+    os.kill(vmm, signal.SIGSTOP)
+    with box.send("true") as first, box.send("true") as second:
+        until(lambda: used() == before + 2, 10, "the execs' being asked for")
+        with box.client.send("POST", box.path + "/snapshots") as snapshot:
+            until(lambda: list(qemu.state.glob("snapshots/*.part")), 10, "its beginning")
+            os.kill(vmm, signal.SIGKILL)
+            at = time.monotonic()
+            for connection in (first, second, snapshot):
+                assert connection.reply().code == "sandbox.lost"
+    has_failed(qemu, box, events, at)
+
+
 def starting(bridge, which):
     """The pid of a VM that is just being made."""
     known = {p.name for p in bridge.state.glob("vm/*")}
