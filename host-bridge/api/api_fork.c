@@ -11,8 +11,8 @@
 struct fork {
 	struct api_request *r; /* NULL: gone; the children go, too */
 	struct sandbox_set *set;
-	json_t *metadata; /* for the children; NULL: the parent's */
-	struct sandbox *children[FORK_MAX];
+	json_t *metadata;                   /* for the children; NULL: the parent's */
+	struct sandbox *children[FORK_MAX]; /* held: one may end before the last is ready */
 	unsigned count, made, waiting;
 	char workspace[64];
 	struct err failure; /* the first */
@@ -23,11 +23,15 @@ static void on_client_gone(struct api_request *r)
 	((struct fork *)r->owner)->r = NULL;
 }
 
-static void drop_children(struct fork *f)
+static void let_go(struct fork *f, bool drop)
 {
-	for (unsigned i = 0; i < f->made; i++)
-		sandbox_delete(f->children[i], SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED,
-		               NULL, NULL);
+	for (unsigned i = 0; i < f->made; i++) {
+		if (drop)
+			sandbox_delete(f->children[i],
+			               SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, NULL,
+			               NULL);
+		sandbox_unhold(f->children[i]);
+	}
 }
 
 static void finish(struct fork *f)
@@ -37,8 +41,7 @@ static void finish(struct fork *f)
 		failed = sandbox_confirm(f->children, f->made, &f->failure) < 0;
 	if (f->r != NULL)
 		f->r->on_gone = NULL;
-	if (failed || f->r == NULL)
-		drop_children(f);
+	let_go(f, failed || f->r == NULL); /* they stay at least until this returns */
 	if (f->r != NULL && failed) {
 		struct api_details d = {0};
 		quota_explain(f->r->api->quota, f->workspace, &f->failure, &d);
@@ -76,6 +79,7 @@ static void make_children(struct fork *f, struct sandbox *parent, const struct s
 		struct sandbox *s = sandbox_create(f->set, &spec, on_ready, f, &f->failure);
 		if (s == NULL)
 			break;
+		sandbox_hold(s);
 		f->children[f->made++] = s;
 		f->waiting++;
 	}

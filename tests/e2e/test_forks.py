@@ -111,6 +111,16 @@ def test_a_clone_that_would_be_its_parents_twin_is_not_handed_out(qemu, parent):
     assert parent.out("echo ok") == "ok\n"
 
 
+def test_children_that_are_ready_are_kept_until_the_last_one_is(parent):
+    """However short their idle time is."""
+    patched = parent.client.request("PATCH", parent.path, {"ttl_seconds": 0.2})
+    assert patched.status == 200, patched.body
+    with parent.send("sleep 60"):
+        reply = parent.client.post(parent.path + "/fork-tree", {"count": COUNT}, timeout=120)
+    assert reply.status == 201, reply.body
+    assert [c["status"] for c in reply.json["items"]] == ["running"] * COUNT
+
+
 # ---- what can be known is refused before the parent stands still ----
 
 def test_a_fork_that_nothing_here_could_restore_leaves_its_parent_alone(farm):
