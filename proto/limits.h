@@ -239,6 +239,7 @@
 #define TTL_DEFAULT_S 1800       /* ttl_seconds */
 #define LIFETIME_DEFAULT_S 86400 /* max_lifetime_seconds */
 #define TTL_MAX_S (30 * 86400)   /* bound of both */
+#define END_LOOK_MIN_S 0.1       /* between two looks whether one is idle, at least */
 #define IDEMPOTENCY_S 86400      /* an Idempotency-Key is remembered */
 #define IDEMPOTENCY_ORPHAN_S 60  /* an unclaimed sandbox waits for its replay */
 #define DELETED_S 86400          /* a deleted id answers 204 and 410 */

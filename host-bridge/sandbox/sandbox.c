@@ -79,11 +79,22 @@ struct vm_usage_call *sandbox_usage(const struct sandbox *s,
 
 /* Seconds until each of the ends that a sandbox may come to; < 0: never. */
 
+/* Idle, it is not deleted. */
+static bool is_kept(const struct sandbox *s)
+{
+	return s->spec.persistent && s->status != SANDBOX_FAILED;
+}
+
+/* … but hibernates. */
+static bool falls_asleep(const struct sandbox *s)
+{
+	return is_kept(s) && s->launcher->vmm != NULL && s->status == SANDBOX_RUNNING;
+}
+
 static double idle_in(const struct sandbox *s)
 {
-	bool kept =
-	    s->spec.persistent && (s->launcher->vmm == NULL || s->status == SANDBOX_HIBERNATED);
-	if (s->spec.ttl_seconds <= 0 || s->holds > 0 || s->status == SANDBOX_CREATING || kept)
+	if (s->spec.ttl_seconds <= 0 || s->holds > 0 || s->status == SANDBOX_CREATING ||
+	    (is_kept(s) && !falls_asleep(s)))
 		return -1;
 	return fmax(s->active + s->spec.ttl_seconds - sandbox_clock(), 0);
 }
@@ -108,7 +119,7 @@ static double earlier(double a, double b)
 
 double sandbox_expires_in(const struct sandbox *s)
 {
-	return earlier(s->spec.persistent ? -1 : idle_in(s), too_old_in(s));
+	return earlier(is_kept(s) ? -1 : idle_in(s), too_old_in(s));
 }
 
 /* The same, and the idle time after which one hibernates. */
@@ -133,7 +144,7 @@ void sandbox_update_timer(struct sandbox *s)
 {
 	double in = earlier(next_end_in(s), orphaned_in(s));
 	if (!s->deleted && in >= 0)
-		sandbox_timer_in(s, in);
+		sandbox_timer_in(s, fmax(in, END_LOOK_MIN_S));
 }
 
 static void on_asleep(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
@@ -147,7 +158,7 @@ static void on_asleep(struct sandbox *s, struct snapshot *n, const struct err *e
 static void fall_asleep(struct sandbox *s)
 {
 	struct err e = {0};
-	if (s->status == SANDBOX_RUNNING && sandbox_is_called(s)) {
+	if (sandbox_is_called(s)) {
 		sandbox_timer_in(s, HIBERNATE_RETRY_MS / 1e3);
 		return;
 	}
@@ -159,7 +170,7 @@ static void fall_asleep(struct sandbox *s)
 
 void sandbox_expire(struct sandbox *s)
 {
-	if (s->spec.persistent && s->launcher->vmm != NULL && too_old_in(s) != 0) {
+	if (falls_asleep(s) && too_old_in(s) != 0) {
 		fall_asleep(s);
 		return;
 	}

@@ -115,6 +115,18 @@ def test_one_that_is_deleted_while_it_falls_asleep_stays_deleted(farm):
         bridge.stop()
 
 
+def test_a_persistent_one_that_cannot_sleep_is_not_asked_to(qemu):
+    """What is paused, and what has failed and so is deleted in its time."""
+    box = qemu.client.create(ttl_seconds=600)
+    assert box.client.post(box.path + "/pause").status == 200
+    soon = {"persistent": True, "ttl_seconds": 0.001}
+    assert box.client.request("PATCH", box.path, soon).status == 200
+    assert box.status() == "paused"
+    os.kill(qemu.machine(box), signal.SIGKILL)
+    until(lambda: box.client.get(box.path).status == 410, 10, "its being deleted")
+    assert "could not be hibernated" not in qemu.log.read_text()
+
+
 def test_an_idle_persistent_sandbox_hibernates_and_the_next_request_wakes_it(qemu):
     box = qemu.client.create(persistent=True, ttl_seconds=1)
     try:
