@@ -200,6 +200,18 @@ void snapshot_forget_all(struct sandbox_set *set)
 
 /* ---- making ---- */
 
+/* Those that are made at the same time end in any order. */
+static void insert(struct sandbox_set *set, struct snapshot *n)
+{
+	struct snapshot *before = TAILQ_LAST(&set->snapshots, snapshots);
+	while (before != NULL && strcmp(before->id, n->id) > 0)
+		before = TAILQ_PREV(before, snapshots, entry);
+	if (before != NULL)
+		TAILQ_INSERT_AFTER(&set->snapshots, before, n, entry);
+	else
+		TAILQ_INSERT_HEAD(&set->snapshots, n, entry);
+}
+
 static int make_dir(const struct sandbox_set *set, const struct snapshot *n, struct err *e)
 {
 	char dir[PATH_MAX];
@@ -271,7 +283,7 @@ int snapshot_keep(struct sandbox_set *set, struct snapshot *n, struct err *e)
 		free_snapshot(n);
 		return -1;
 	}
-	TAILQ_INSERT_TAIL(&set->snapshots, n, entry);
+	insert(set, n);
 	return 0;
 }
 

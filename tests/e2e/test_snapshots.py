@@ -1,4 +1,6 @@
 """Snapshots in real guests: what runs goes on, what starts from one is one of its own."""
+import os
+import signal
 import threading
 import time
 
@@ -171,6 +173,23 @@ def test_a_snapshot_is_listed_counts_its_children_and_outlives_its_sandbox(qemu,
         clone.delete()
         forget(qemu.client, snap)
     assert qemu.client.get(f"/v1/snapshots/{snap['id']}").code == "snapshot.not_found"
+
+
+def test_snapshots_that_end_in_another_order_than_they_began_are_all_listed(qemu, box):
+    other = qemu.client.create(ttl_seconds=600)
+    with box.client.send("POST", box.path + "/snapshots", timeout=60) as slow:
+        until(lambda: list(qemu.state.glob("snapshots/*.part/state")), 10, "its being saved")
+        vmm = qemu.machine(box)
+        os.kill(vmm, signal.SIGSTOP)
+        later = snapshot(other)
+        os.kill(vmm, signal.SIGCONT)
+        first = slow.reply().json
+    page = qemu.client.get("/v1/snapshots?limit=1").json
+    rest = qemu.client.get(f"/v1/snapshots?limit=1&page_token={page['next_page']}").json
+    assert [s["id"] for s in page["items"] + rest["items"]] == [first["id"], later["id"]]
+    for snap in (first, later):
+        forget(qemu.client, snap)
+    other.delete()
 
 
 def test_what_cannot_be_is_refused_with_its_code(qemu, box, local_bridge):
