@@ -1,6 +1,7 @@
 /*
- * For check_sandbox.c and check_sandbox_end.c: sandboxes without VMs. A fake agent behind a
- * Unix socket, served by the loop, is attached; `spec` is what the next sandbox is made of.
+ * For check_sandbox.c, check_sandbox_end.c and check_bracket.c: sandboxes without VMs. A fake
+ * agent behind a Unix socket, served by the loop, is attached; `spec` is what the next sandbox
+ * is made of.
  */
 #ifndef SANDGATE_ATTACH_FIXTURE_H
 #define SANDGATE_ATTACH_FIXTURE_H
@@ -28,6 +29,7 @@ static struct {
 	bool mute;         /* accepts, never answers */
 	bool too_new;      /* speaks another version */
 	bool running_exec; /* ListExecs answers with one */
+	bool prepared;     /* it was asked to be */
 	int sessions;      /* accepted so far */
 	Sandgate__CancelReason cancelled;
 } agent;
@@ -57,6 +59,7 @@ static inline void answer_open(struct peer *p, const Sandgate__Open *o)
 	Sandgate__ExecState exec = SANDGATE__EXEC_STATE__INIT, *execs[] = {&exec};
 	Sandgate__ExecList list = SANDGATE__EXEC_LIST__INIT;
 	Sandgate__Done done = SANDGATE__DONE__INIT;
+	Sandgate__Prepared prepared = SANDGATE__PREPARED__INIT;
 	opened.protocol_version = PROTOCOL_VERSION + agent.too_new;
 	answer(p, SANDGATE__GUEST_FRAME__BODY_OPENED, &opened);
 	exec.exec_id = "e1";
@@ -66,12 +69,16 @@ static inline void answer_open(struct peer *p, const Sandgate__Open *o)
 		info.protocol_version = 1;
 		info.features = features;
 		info.n_features = 2;
+		info.prepared = agent.prepared;
 		answer(p, SANDGATE__GUEST_FRAME__BODY_INFO, &info);
 	} else if (o->op_case == SANDGATE__OPEN__OP_LIST_EXECS) {
 		list.execs = execs;
 		list.n_execs = agent.running_exec;
 		answer(p, SANDGATE__GUEST_FRAME__BODY_EXEC_LIST, &list);
 		answer(p, SANDGATE__GUEST_FRAME__BODY_DONE, &done);
+	} else if (o->op_case == SANDGATE__OPEN__OP_PREPARE) {
+		agent.prepared = true;
+		answer(p, SANDGATE__GUEST_FRAME__BODY_PREPARED, &prepared);
 	} else if (o->op_case == SANDGATE__OPEN__OP_ATTACH) {
 		ck_assert_str_eq(o->attach->exec_id, "e1");
 		answer(p, SANDGATE__GUEST_FRAME__BODY_EXEC_STATE, &exec);
