@@ -225,6 +225,35 @@ def test_a_restarted_bridge_tells_of_what_still_ran(farm):
         bridge.stop()
 
 
+def test_after_a_restart_an_earlier_id_gives_a_gap_and_then_all_that_is_new(farm):
+    """Of one sandbox, and of all. What the new bridge has told can be had again from it."""
+    bridge = farm.new("local").start()
+    try:
+        box = bridge.client.create(ttl_seconds=600)
+        old = events_of(box)
+        box.run("true", exec_id="before")
+        last = take(old, "exec_ended", box.id)[-1].id
+        bridge.kill()
+        old.close()
+        bridge.start()
+        box.run("true", exec_id="after")
+        for path in box.path + "/events", "/v1/events":
+            stream = bridge.client.stream("GET", path, headers={"Last-Event-ID": last})
+            seen = take(stream, "exec_ended", box.id)
+            stream.close()
+            assert (seen[0].name, seen[0].data["sandbox_id"]) == ("gap", None)
+            told = [(e.name, e.data["exec_id"]) for e in seen[1:]]
+            assert told[-2:] == [("exec_started", "after"), ("exec_ended", "after")]
+            assert "before" not in [exec_id for _, exec_id in told]
+            assert len({e.id.partition("-")[0] for e in seen} | {last.partition("-")[0]}) == 2
+            again = events_of(box, seen[0].id)
+            assert [(e.id, e.data) for e in take(again, "exec_ended", box.id)] == \
+                [(e.id, e.data) for e in seen[1:]]
+            again.close()
+    finally:
+        bridge.stop()
+
+
 def test_its_ends_are_told_in_clones_and_after_sleep(farm):
     bridge = farm.bridge("qemu")
     box = bridge.client.create(ttl_seconds=600)

@@ -58,10 +58,10 @@ class SmallBridge(FaultyBridge):
         return sorted(str(p) for p in found if "kvm-trial" not in str(p))
 
 
-def made(farm, kind):
+def made(farm, kind, *flags):
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system")
-    return farm.new("qemu", kind=kind).start()
+    return farm.new("qemu", *flags, kind=kind).start()
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +161,24 @@ def test_a_fork_without_room_for_its_childrens_memory_leaves_its_parent_alone(sm
     assert ids(small) == [box.id]
     until(lambda: small.files() == kept, 2, "what was begun going")
     goes_on(box)
+
+
+def test_a_warm_vm_gives_its_memory_to_a_sandbox_that_needs_it(farm):
+    bridge = made(farm, SmallBridge, "--warm-pool", "1")
+    try:
+        first = bridge.client.create(**GUEST)
+        until(lambda: bridge.client.get("/v1/node").json["warm_vms"] == 1, 30, "a warm VM")
+        [warm] = {p.name for p in bridge.state.glob("vm/*")} - {first.id[-26:]}
+        guests = [p.stat() for p in bridge.shm.glob("sandgate-*/*")]
+        promised = sum(s.st_size - s.st_blocks * 512 for s in guests)
+        bridge.fill(bridge.shm, promised + 128 * MIB)
+        other = bridge.client.create(resources={"memory_mib": 160}, ttl_seconds=600)
+        assert not (bridge.state / "vm" / warm).exists()
+        assert other.out("echo ok") == first.out("echo ok") == "ok\n"
+    finally:
+        bridge.free(bridge.shm)
+        bridge.stop()
+        bridge.unmount()
 
 
 def test_one_that_cannot_wake_for_want_of_memory_sleeps_on(small, box):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from bridge import processes
+from bridge import Bridge, processes
 from client import until
 
 
@@ -116,6 +116,33 @@ def test_it_gives_way_when_there_are_no_user_ids_left(farm):
     until(lambda: warm(bridge) == 1, 30, "a warm VM")
     other = bridge.client.create(resources={"memory_mib": 320})
     assert other.out("echo hi") == "hi\n" and first.out("echo hi") == "hi\n"
+    bridge.stop()
+
+
+class CrampedBridge(Bridge):
+    """On a host with memory for what it keeps to itself, two guests of 256 MiB, and half of
+    one."""
+    MEMORY_MIB = 256 + 512 + 2 * (256 + 48) + 128
+
+    def command(self):
+        meminfo = self.directory / "meminfo"
+        meminfo.write_text(f"MemTotal: {self.MEMORY_MIB << 10} kB\n"
+                           f"MemAvailable: {self.MEMORY_MIB << 10} kB\n")
+        return ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/meminfo && exec "$@"',
+                meminfo, *super().command()]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change what is mounted")
+def test_it_gives_way_when_there_is_no_memory_left(farm):
+    bridge = farm.new("qemu", "--warm-pool", "1", kind=CrampedBridge).start()
+    first = bridge.client.create()
+    until(lambda: warm(bridge) == 1, 30, "a warm VM")
+    [room] = rooms(bridge) - {first.id[-26:]}
+    other = bridge.client.create(resources={"memory_mib": 320})
+    assert room not in rooms(bridge)
+    assert other.out("echo hi") == "hi\n" and first.out("echo hi") == "hi\n"
+    reply = bridge.client.post("/v1/sandboxes", {"template": "base"})
+    assert (reply.status, reply.code) == (503, "capacity.unavailable"), reply.body
     bridge.stop()
 
 
