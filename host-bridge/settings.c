@@ -14,6 +14,7 @@
 #include "proto/limits.h"
 
 #define SETTINGS_LINE_MAX 512
+#define NODE_CHARACTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 
 struct setting {
 	const char *name; /* the flag without its dashes, the file's key, the variable's tail */
@@ -38,7 +39,6 @@ static int copy(char *to, size_t room, const char *value)
 	}
 COPY_SETTING(token_file)
 COPY_SETTING(state_dir)
-COPY_SETTING(node)
 COPY_SETTING(audit_log)
 #undef COPY_SETTING
 
@@ -57,6 +57,14 @@ static int set_agent(struct settings *c, const char *value)
 {
 	return access(value, X_OK) == 0 ? copy(c->agent_path, sizeof(c->agent_path), value)
 	                                : -1;
+}
+
+/* It becomes part of ids, and these of paths and addresses. */
+static int set_node(struct settings *c, const char *value)
+{
+	return value[strspn(value, NODE_CHARACTERS)] == '\0'
+	           ? copy(c->node, sizeof(c->node), value)
+	           : -1;
 }
 
 static int set_launcher(struct settings *c, const char *value)
@@ -154,7 +162,7 @@ static const struct setting settings[] = {
      "VMs of each template used lately, restored before they are asked for (1)",
      "a number up to 16"},
     {"node", set_node, "NAME", "this host's name in replies (the host name)",
-     "a name of 1 to 63 bytes"},
+     "1 to 63 of A-Z a-z 0-9 . _ -"},
     {"drain-seconds", set_drain_seconds, "N",
      "time that SIGTERM leaves to running requests (20)", "a number up to 86400"},
     {"audit-log", set_audit_log, "FILE", "JSON lines, one a request; - for standard output",
@@ -274,12 +282,14 @@ static int load_flags(struct settings *c, int argc, char **argv, struct err *e)
 	for (int i = 1; i < argc; i++) {
 		const char *arg = argv[i];
 		if (strncmp(arg, "--", 2) != 0)
-			return err_set(e, ERR_INVALID_FIELD, "unexpected argument %s", arg);
+			return err_set(e, ERR_INVALID_FIELD,
+			               "unexpected argument %s; see host-bridge --help", arg);
 		size_t len = strcspn(arg + 2, "=");
 		const struct setting *s = setting_named(arg + 2, len);
 		bool config = len == 6 && memcmp(arg + 2, "config", 6) == 0;
 		if (s == NULL && !config)
-			return err_set(e, ERR_INVALID_FIELD, "unknown option %s", arg);
+			return err_set(e, ERR_INVALID_FIELD,
+			               "unknown option %s; see host-bridge --help", arg);
 		const char *value = flag_value(arg, argc, argv, &i);
 		if (value == NULL)
 			return err_set(e, ERR_INVALID_FIELD, "%s needs a value", arg);

@@ -29,7 +29,7 @@ struct audit *audit_open(const char *path, struct err *e)
 	else if (path[0] != '\0')
 		a->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (path[0] != '\0' && a->fd < 0) {
-		err_errno(e, ERR_INTERNAL, errno, "cannot open the audit log");
+		err_errno(e, ERR_INTERNAL, errno, "cannot open the audit log %.80s", path);
 		free(a);
 		return NULL;
 	}

@@ -12,8 +12,9 @@ BAD = [("--listen", "8091", "host:port"), ("--listen", ":8091", "host:port"),
        ("--attach-dir", "/nonexistent", "directory"), ("--attach-dir", "tmp", "absolute"),
        ("--agent", "/nonexistent", "executable"), ("--agent", "/etc/passwd", "executable"),
        ("--vm-uids", "0:65536", "FIRST:COUNT"), ("--vm-uids", "70000", "FIRST:COUNT"),
+       ("--node", "a b", "A-Z"), ("--node", "a/b", "A-Z"),
        ("--drain-seconds", "soon", "number"), ("--log-format", "xml", "text or json"),
-       ("--bogus", "1", "--bogus"), ("--log-level", None, "value")]
+       ("--bogus", "1", "see host-bridge --help"), ("--log-level", None, "value")]
 
 
 @pytest.mark.parametrize("flag,value,says", BAD)
