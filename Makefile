@@ -62,6 +62,7 @@ say = $(if $(V),,@printf '  %-8s%s\n' $(1) $@;)
 .DELETE_ON_ERROR:
 
 all: $(AGENT) $(BRIDGE)  ## build guest-agent and host-bridge
+	@:
 
 $(AGENT): $(call obj,guest-agent/main.c) $(AGENT_LIB) $(PROTO_OBJ)
 	@mkdir -p $(@D)
@@ -129,7 +130,8 @@ templates: rootfs $(addprefix template-,$(TEMPLATES))  ## build the templates co
 template-%: | rootfs template-deps
 	@rootfs/template rootfs/templates/$* $(ROOTFS)
 
-# An image is replaced, never written into: sandboxes that were made from it have it open.
+# An image is replaced, by a whole one, never written into: sandboxes have it open, and creates
+# may come while it is copied.
 share = $(DESTDIR)$(PREFIX)/share
 install: all rootfs  ## install under PREFIX (/usr/local); the configuration in /etc/sandgate
 	@$(MAKE) install-files
@@ -137,8 +139,13 @@ install: all rootfs  ## install under PREFIX (/usr/local); the configuration in 
 install-files:
 	install -D -m 755 $(BRIDGE) $(DESTDIR)$(PREFIX)/bin/host-bridge
 	install -D -m 755 $(AGENT) $(DESTDIR)$(PREFIX)/lib/sandgate/guest-agent
-	install -d $(share)/sandgate/rootfs $(share)/doc/sandgate/proxy
-	cp -R --remove-destination $(ROOTFS)/. $(share)/sandgate/rootfs
+	install -d $(share)/doc/sandgate/proxy
+	rm -rf $(share)/sandgate/rootfs.new
+	install -d $(share)/sandgate/rootfs.new
+	cp -R $(ROOTFS)/. $(share)/sandgate/rootfs.new
+	cd $(share)/sandgate/rootfs.new && find . -type d -exec mkdir -p ../rootfs/{} \; \
+		-o -exec mv {} ../rootfs/{} \;
+	rm -r $(share)/sandgate/rootfs.new
 	install -m 644 host-bridge/proxy/* $(share)/doc/sandgate/proxy
 	install -D -m 644 host-bridge/host-bridge.1 $(share)/man/man1/host-bridge.1
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system

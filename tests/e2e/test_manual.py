@@ -116,6 +116,7 @@ def test_an_upgrade_keeps_the_configuration_and_replaces_images(installed):
         assert config.read_text() == "node = mine\n"
         assert os.fstat(used.fileno()).st_nlink == 0 != os.stat(image).st_nlink
         assert os.fstat(used.fileno()).st_size == before.st_size
+    assert os.listdir(installed / "usr/local/share/sandgate") == ["rootfs"]
 
 
 def test_another_prefix_is_named_in_the_configuration(tmp_path):
