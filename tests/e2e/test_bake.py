@@ -96,6 +96,41 @@ def test_an_ext4_image_is_changed_in_place(tmp_path):
     assert 'Fast link dest: "../usr/sbin/guest-agent"' in link
 
 
+def packed(root, kind, tmp):
+    if kind == "ext4":
+        return ext4(tmp / "image.ext4", "8M", root)
+    subprocess.run(["tar", "-C", root, "-cf", tmp / "image.tar", "."], check=True)
+    return tmp / "image.tar"
+
+
+def unpacked(image, kind, tmp):
+    tmp.mkdir()
+    unpack = ["debugfs", "-R", f"rdump / {tmp}"] if kind == "ext4" else ["tar", "-C", tmp, "-xf"]
+    subprocess.run([*unpack, image], check=True, capture_output=True)
+    return tmp
+
+
+@pytest.mark.parametrize("kind", ["directory", "archive", "ext4"])
+@pytest.mark.parametrize("links,where", [({"sbin": "usr/sbin"}, "usr/sbin"),
+                                         ({"sbin": "/usr/sbin"}, "usr/sbin"),
+                                         ({"sbin": "usr/sbin", "usr/sbin": "bin"}, "usr/bin")])
+def test_an_image_whose_sbin_is_a_link_keeps_it_and_gets_an_init(tmp_path, kind, links, where):
+    root = tree(tmp_path / "root", f"{where}/sh", "usr/bin/true")
+    for name, to in links.items():
+        (root / name).symlink_to(to)
+    image = root if kind == "directory" else packed(root, kind, tmp_path)
+    assert "its init" in bake(image)
+    result = root if kind == "directory" else unpacked(image, kind, tmp_path / "result")
+    assert {name: os.readlink(result / name) for name in links} == links
+    assert (result / where / "init").read_bytes() == AGENT.read_bytes()
+
+
+def test_links_in_a_circle_are_refused(tmp_path):
+    root = tree(tmp_path / "root", "etc/passwd")
+    (root / "sbin").symlink_to("sbin")
+    assert "circle" in bake(root, ok=False)
+
+
 def test_what_cannot_be_baked_is_refused_and_left_as_it_was(tmp_path):
     text = tmp_path / "text"
     text.write_text("no image")
