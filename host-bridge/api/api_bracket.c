@@ -1,32 +1,33 @@
 /* The brackets around a snapshot that the owner of an attached VM takes by itself. */
 #include "host-bridge/api/bracket_body.h"
+#include "host-bridge/api/deferred.h"
 #include "host-bridge/api/handlers.h"
-#include "host-bridge/api/turn.h"
 
 static void on_prepared(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
 {
 	(void)n;
 	if (e != NULL)
-		turn_fail(arg, e);
+		deferred_fail(arg, e);
 	else
-		turn_reply(arg, 200,
-		           json_pack("{s:I}", "generation", (json_int_t)sandbox_generation(s)));
+		deferred_reply(
+		    arg, 200,
+		    json_pack("{s:I}", "generation", (json_int_t)sandbox_generation(s)));
 }
 
 void api_sandbox_prepare(struct api_request *r, char *data, size_t len)
 {
 	(void)data;
 	(void)len;
-	turn_begin(r, sandbox_prepare, on_prepared);
+	deferred_begin(r, sandbox_prepare, on_prepared);
 }
 
 static void on_resumed(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
 {
 	(void)n;
 	if (e != NULL)
-		turn_fail(arg, e);
+		deferred_fail(arg, e);
 	else
-		turn_reply(arg, 200, sandbox_resumed_json(s));
+		deferred_reply(arg, 200, sandbox_resumed_json(s));
 }
 
 void api_sandbox_resumed(struct api_request *r, char *data, size_t len)
@@ -41,10 +42,10 @@ void api_sandbox_resumed(struct api_request *r, char *data, size_t len)
 		api_fail(r, &e, NULL);
 		return;
 	}
-	struct turn *t = turn_create(r);
+	struct deferred *d = deferred_create(r);
 	const struct endpoint *to = body.moves ? &body.endpoint : NULL;
-	if (t != NULL &&
-	    sandbox_resumed(s, body.generation, to, &body.resume, on_resumed, t, &e) < 0)
-		turn_fail(t, &e);
+	if (d != NULL &&
+	    sandbox_resumed(s, body.generation, to, &body.resume, on_resumed, d, &e) < 0)
+		deferred_fail(d, &e);
 	bracket_body_free(&body);
 }

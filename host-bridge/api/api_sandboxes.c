@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host-bridge/api/deferred.h"
 #include "host-bridge/api/handlers.h"
 #include "host-bridge/api/metrics.h"
 #include "host-bridge/api/page.h"
@@ -185,30 +186,18 @@ void api_sandbox_list(struct api_request *r, char *data, size_t len)
 {
 	struct err e;
 	struct filter f;
-	struct page page;
+	struct page_list list;
 	(void)data;
 	(void)len;
-	if (filter_of(r, &f, &e) < 0 || page_of(r, &page, &e) < 0) {
+	if (filter_of(r, &f, &e) < 0 || page_list_begin(r, &list, &e) < 0) {
 		api_fail(r, &e, NULL);
 		return;
 	}
-	json_t *items = json_array();
-	json_t *next_page = json_null();
 	struct sandbox *s = NULL;
-	const char *last = "";
-	while ((s = sandbox_next(r->api->sandboxes, s)) != NULL) {
-		if (strcmp(sandbox_id(s), page.after) <= 0 || !passes(r, &f, s))
-			continue;
-		if (json_array_size(items) == page.limit) {
-			char token[PAGE_TOKEN_MAX];
-			page_token(last, token);
-			next_page = json_string(token);
-			break;
-		}
-		json_array_append_new(items, sandbox_json(s));
-		last = sandbox_id(s);
-	}
-	api_reply_json(r, 200, json_pack("{s:o,s:o}", "items", items, "next_page", next_page));
+	while (!list.more && (s = sandbox_next(r->api->sandboxes, s)) != NULL)
+		if (passes(r, &f, s) && page_list_takes(&list, sandbox_id(s)))
+			json_array_append_new(list.items, sandbox_json(s));
+	page_list_reply(&list, r);
 }
 
 void api_sandbox_get(struct api_request *r, char *data, size_t len)
@@ -268,26 +257,13 @@ void api_sandbox_lifecycle(struct api_request *r, char *data, size_t len)
 		api_reply_json(r, 200, sandbox_lifecycle_json(s));
 }
 
-/* Outlives the request when its client leaves first. */
-struct deletion {
-	struct api_request *r; /* NULL: gone */
-};
-
 static void on_deleted(const struct err *e, void *arg)
 {
-	struct deletion *d = arg;
-	if (d->r != NULL)
-		d->r->on_gone = NULL;
-	if (d->r != NULL && e != NULL)
-		api_fail(d->r, e, NULL);
-	else if (d->r != NULL)
-		api_reply_empty(d->r, 204);
-	free(d);
-}
-
-static void on_deleter_gone(struct api_request *r)
-{
-	((struct deletion *)r->owner)->r = NULL;
+	struct api_request *r = deferred_end(arg);
+	if (r != NULL && e != NULL)
+		api_fail(r, e, NULL);
+	else if (r != NULL)
+		api_reply_empty(r, 204);
 }
 
 void api_sandbox_delete(struct api_request *r, char *data, size_t len)
@@ -303,15 +279,12 @@ void api_sandbox_delete(struct api_request *r, char *data, size_t len)
 		api_reply_empty(r, 204);
 		return;
 	}
-	struct deletion *d = s != NULL ? malloc(sizeof(*d)) : NULL;
-	if (d == NULL) {
-		if (s != NULL)
-			err_set(&e, ERR_INTERNAL, "out of memory");
+	if (s == NULL) {
 		api_fail(r, &e, NULL);
 		return;
 	}
-	d->r = r;
-	r->owner = d;
-	r->on_gone = on_deleter_gone;
-	sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, on_deleted, d);
+	struct deferred *d = deferred_create(r);
+	if (d != NULL)
+		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, on_deleted,
+		               d);
 }

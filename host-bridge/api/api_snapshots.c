@@ -3,42 +3,42 @@
 #include <string.h>
 
 #include "host-bridge/api/ask.h"
+#include "host-bridge/api/deferred.h"
 #include "host-bridge/api/handlers.h"
 #include "host-bridge/api/page.h"
 #include "host-bridge/api/sandbox_body.h"
-#include "host-bridge/api/turn.h"
 #include "host-bridge/sandbox/snapshot.h"
 
 /* ---- pause, resume, hibernate, wake ---- */
 
-static void on_turned(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
+static void on_done(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
 {
 	(void)n;
 	if (e != NULL)
-		turn_fail(arg, e);
+		deferred_fail(arg, e);
 	else
-		turn_reply(arg, 200, sandbox_json(s));
+		deferred_reply(arg, 200, sandbox_json(s));
 }
 
 void api_sandbox_pause(struct api_request *r, char *data, size_t len)
 {
 	(void)data;
 	(void)len;
-	turn_begin(r, sandbox_pause, on_turned);
+	deferred_begin(r, sandbox_pause, on_done);
 }
 
 void api_sandbox_resume(struct api_request *r, char *data, size_t len)
 {
 	(void)data;
 	(void)len;
-	turn_begin(r, sandbox_resume, on_turned);
+	deferred_begin(r, sandbox_resume, on_done);
 }
 
 void api_sandbox_hibernate(struct api_request *r, char *data, size_t len)
 {
 	(void)data;
 	(void)len;
-	turn_begin(r, sandbox_hibernate, on_turned);
+	deferred_begin(r, sandbox_hibernate, on_done);
 }
 
 static void on_woken(struct api_request *r, struct sandbox *s, char *data, size_t len)
@@ -57,17 +57,17 @@ void api_sandbox_wake(struct api_request *r, char *data, size_t len)
 
 static void on_snapshot(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
 {
-	struct turn *t = arg;
+	struct deferred *d = arg;
 	char location[160];
 	if (e != NULL) {
-		turn_fail(t, e);
+		deferred_fail(d, e);
 		return;
 	}
-	if (t->r != NULL) {
+	if (d->r != NULL) {
 		snprintf(location, sizeof(location), "/v1/snapshots/%s", n->id);
-		http_set_header(t->r->x, "Location", location);
+		http_set_header(d->r->x, "Location", location);
 	}
-	turn_reply(t, 201, snapshot_json(sandbox_set_of(s), n));
+	deferred_reply(d, 201, snapshot_json(sandbox_set_of(s), n));
 }
 
 void api_snapshot_create(struct api_request *r, char *data, size_t len)
@@ -81,11 +81,11 @@ void api_snapshot_create(struct api_request *r, char *data, size_t len)
 		api_fail(r, &e, NULL);
 		return;
 	}
-	struct turn *t = turn_create(r);
-	if (t == NULL)
+	struct deferred *d = deferred_create(r);
+	if (d == NULL)
 		json_decref(body.metadata);
-	else if (sandbox_snapshot(s, body.metadata, SNAPSHOT_KEPT, on_snapshot, t, &e) < 0)
-		turn_fail(t, &e);
+	else if (sandbox_snapshot(s, body.metadata, SNAPSHOT_KEPT, on_snapshot, d, &e) < 0)
+		deferred_fail(d, &e);
 }
 
 static bool may_see(const struct api_request *r, const struct snapshot *n)
@@ -96,29 +96,20 @@ static bool may_see(const struct api_request *r, const struct snapshot *n)
 void api_snapshot_list(struct api_request *r, char *data, size_t len)
 {
 	struct err e;
-	struct page page;
-	const char *of = http_query(r->x, "sandbox_id"), *last = "";
+	struct page_list list;
+	struct snapshot *n = NULL;
+	const char *of = http_query(r->x, "sandbox_id");
 	(void)data;
 	(void)len;
-	if (page_of(r, &page, &e) < 0) {
+	if (page_list_begin(r, &list, &e) < 0) {
 		api_fail(r, &e, NULL);
 		return;
 	}
-	json_t *items = json_array(), *next_page = json_null();
-	for (struct snapshot *n = NULL; (n = snapshot_next(r->api->sandboxes, n)) != NULL;) {
-		if (strcmp(n->id, page.after) <= 0 || !may_see(r, n) ||
-		    (of != NULL && strcmp(of, n->sandbox_id) != 0))
-			continue;
-		if (json_array_size(items) == page.limit) {
-			char token[PAGE_TOKEN_MAX];
-			page_token(last, token);
-			next_page = json_string(token);
-			break;
-		}
-		json_array_append_new(items, snapshot_json(r->api->sandboxes, n));
-		last = n->id;
-	}
-	api_reply_json(r, 200, json_pack("{s:o,s:o}", "items", items, "next_page", next_page));
+	while (!list.more && (n = snapshot_next(r->api->sandboxes, n)) != NULL)
+		if (may_see(r, n) && (of == NULL || strcmp(of, n->sandbox_id) == 0) &&
+		    page_list_takes(&list, n->id))
+			json_array_append_new(list.items, snapshot_json(r->api->sandboxes, n));
+	page_list_reply(&list, r);
 }
 
 /* The path's {id} is a snapshot's here. NULL: the request has been answered. */
