@@ -50,7 +50,7 @@ START_TEST(root_locks_it_up_as_the_vms_user_with_a_kvm_of_its_own)
 	ck_assert_msg(make_plan(&launcher_cloud_hypervisor) == 0, "%s", e.msg);
 	snprintf(wanted, sizeof(wanted), "%s/ch-v53 --api-socket api.sock", dir);
 	ck_assert_str_eq(command(), wanted);
-	ck_assert_uint_eq(plan.count, 1);
+	expect_boot("/state/vm/1/v.sock");
 	ck_assert_uint_eq(plan.command[0].uid, 70007);
 	ck_assert_uint_eq(plan.uid, 70007);
 	ck_assert(plan.command[0].kvm);
@@ -59,12 +59,6 @@ START_TEST(root_locks_it_up_as_the_vms_user_with_a_kvm_of_its_own)
 	ck_assert_uint_eq(plan.command[0].jailc, 2);
 	ck_assert_int_eq(strncmp(plan.command[0].jail[0], wanted, strlen(dir) + 7), 0);
 	ck_assert_str_eq(plan.command[0].jail[1], "/rootfs/root.ext4");
-	ck_assert_str_eq(plan.endpoint.path, "/state/vm/1/v.sock");
-	ck_assert_int_eq(plan.endpoint.kind, TRANSPORT_HYBRID);
-	ck_assert_str_eq(plan.boot.kernel, "/rootfs/vmlinux");
-	ck_assert_str_eq(plan.boot.initrd, "/rootfs/base.cpio");
-	ck_assert_uint_eq(plan.boot.vcpus, 2);
-	ck_assert_str_eq(plan.restore, "");
 }
 END_TEST
 
@@ -81,23 +75,13 @@ END_TEST
 
 START_TEST(what_is_restored_is_told_its_size_and_not_what_to_boot)
 {
-	request.restore = "/state/snapshots/s";
-	ck_assert_msg(make_plan(&launcher_cloud_hypervisor) == 0, "%s", e.msg);
-	ck_assert_str_eq(plan.restore, "/state/snapshots/s");
-	ck_assert_str_eq(plan.boot.kernel, "");
-	ck_assert_uint_eq(plan.boot.memory_mib, 256);
+	expect_restore(&launcher_cloud_hypervisor);
 }
 END_TEST
 
 START_TEST(a_path_too_long_for_its_sockets_is_refused)
 {
-	char deep[128];
-	memset(deep, 'd', sizeof(deep));
-	memcpy(deep, "/", 1);
-	deep[105] = '\0';
-	request.dir = deep;
-	ck_assert_int_lt(make_plan(&launcher_cloud_hypervisor), 0);
-	ck_assert_int_eq(e.code, ERR_LAUNCHER_FAILED);
+	expect_too_deep(&launcher_cloud_hypervisor, 105);
 }
 END_TEST
 

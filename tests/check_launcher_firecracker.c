@@ -18,14 +18,8 @@ START_TEST(root_starts_it_through_its_jailer)
 	         " --chroot-base-dir /state/vm/1 -- --api-sock api.sock",
 	         dir);
 	ck_assert_str_eq(command(), wanted);
-	ck_assert_uint_eq(plan.count, 1);
 	/* The jail is named after the file itself, not after a link to it. */
-	ck_assert_str_eq(plan.endpoint.path, "/state/vm/1/firecracker-v1/vm/root/v.sock");
-	ck_assert_int_eq(plan.endpoint.kind, TRANSPORT_HYBRID);
-	ck_assert_str_eq(plan.boot.kernel, "/rootfs/vmlinux");
-	ck_assert_str_eq(plan.boot.initrd, "/rootfs/base.cpio");
-	ck_assert_uint_eq(plan.boot.vcpus, 2);
-	ck_assert_str_eq(plan.restore, "");
+	expect_boot("/state/vm/1/firecracker-v1/vm/root/v.sock");
 }
 END_TEST
 
@@ -39,30 +33,24 @@ START_TEST(others_start_it_alone)
 }
 END_TEST
 
-START_TEST(what_is_restored_is_not_told_what_to_boot)
+START_TEST(what_is_restored_is_told_its_size_and_not_what_to_boot)
 {
-	request.restore = "/state/snapshots/s";
-	ck_assert_msg(make_plan(&launcher_firecracker) == 0, "%s", e.msg);
-	ck_assert_str_eq(plan.restore, "/state/snapshots/s");
-	ck_assert_str_eq(plan.boot.kernel, "");
+	expect_restore(&launcher_firecracker);
 }
 END_TEST
 
-START_TEST(what_it_cannot_be_asked_is_refused)
+START_TEST(more_vcpus_than_it_can_have_are_refused)
 {
-	char deep[128];
 	request.vcpus = 33;
 	ck_assert_int_lt(make_plan(&launcher_firecracker), 0);
 	ck_assert_int_eq(e.code, ERR_INVALID_FIELD);
 	ck_assert_str_eq(e.field, "resources.vcpus");
-	vm_plan_free(&plan);
-	memset(deep, 'd', sizeof(deep));
-	memcpy(deep, "/", 1);
-	deep[100] = '\0';
-	request.vcpus = 1;
-	request.dir = deep;
-	ck_assert_int_lt(make_plan(&launcher_firecracker), 0);
-	ck_assert_int_eq(e.code, ERR_LAUNCHER_FAILED);
+}
+END_TEST
+
+START_TEST(a_path_too_long_for_its_sockets_is_refused)
+{
+	expect_too_deep(&launcher_firecracker, 100);
 }
 END_TEST
 
@@ -92,8 +80,9 @@ int main(void)
 		tcase_add_test(t, root_starts_it_through_its_jailer);
 		tcase_add_test(t, others_start_it_alone);
 	}
-	tcase_add_test(t, what_is_restored_is_not_told_what_to_boot);
-	tcase_add_test(t, what_it_cannot_be_asked_is_refused);
+	tcase_add_test(t, what_is_restored_is_told_its_size_and_not_what_to_boot);
+	tcase_add_test(t, more_vcpus_than_it_can_have_are_refused);
+	tcase_add_test(t, a_path_too_long_for_its_sockets_is_refused);
 	tcase_add_test(t, auto_takes_it_where_kvm_has_been_proved);
 	return run_suite("launcher_firecracker", t) != 0;
 }

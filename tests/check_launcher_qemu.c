@@ -1,29 +1,14 @@
 /* What the launcher of QEMU plans: with KVM and without it, for root and for others. */
-#include <string.h>
-#include <unistd.h>
+#include "tests/launcher_fixture.h"
 
-#include "host-bridge/sandbox/launcher.h"
-#include "tests/suite_fixture.h"
-
-static struct vm_plan plan;
 static struct launcher_host host;
-static struct launcher_request request;
-static struct err e;
 
 static void setup(void)
 {
-	memset(&plan, 0, sizeof(plan));
-	memset(&request, 0, sizeof(request));
+	setup_request();
 	host = (struct launcher_host){.rootfs_dir = "/rootfs"};
-	request.id = "sb-1";
-	request.dir = "/state/vm/1";
 	request.memory = "/memory/1";
 	request.cgroup = "/cgroup/1";
-	request.uid = 70007;
-	request.vcpus = 2;
-	request.memory_mib = 256;
-	strcpy(request.template.kernel, "/rootfs/vmlinux");
-	strcpy(request.template.initrd, "/rootfs/base.cpio");
 }
 
 static void teardown(void)
@@ -39,7 +24,7 @@ static bool has_word(const struct vm_command *c, const char *word)
 	return false;
 }
 
-static const struct vm_command *make_plan(void)
+static const struct vm_command *qemu_plan(void)
 {
 	int rc = launcher_plan(&launcher_qemu, &host, &request, &plan, &e);
 	ck_assert_msg(rc == 0, "%s", e.msg);
@@ -50,7 +35,7 @@ static const struct vm_command *make_plan(void)
 START_TEST(root_locks_it_up_with_kvm_and_without)
 {
 	host.kvm = _i == 1 ? &launcher_qemu : NULL;
-	const struct vm_command *c = make_plan();
+	const struct vm_command *c = qemu_plan();
 	ck_assert(has_word(c, host.kvm ? "kvm" : "tcg"));
 	ck_assert_int_eq(c->kvm, host.kvm != NULL);
 	ck_assert_uint_gt(c->jailc, 0);
@@ -64,7 +49,7 @@ END_TEST
 START_TEST(others_start_it_as_they_are)
 {
 	ck_assert_int_eq(seteuid(VM_UID), 0);
-	const struct vm_command *c = make_plan();
+	const struct vm_command *c = qemu_plan();
 	ck_assert_int_eq(seteuid(0), 0);
 	ck_assert_uint_eq(c->jailc, 0);
 	ck_assert_uint_eq(c->uid, 0);
@@ -73,7 +58,7 @@ END_TEST
 
 START_TEST(its_cgroup_is_bounded_by_what_the_vm_has)
 {
-	make_plan();
+	qemu_plan();
 	ck_assert_str_eq(plan.cgroup, "/cgroup/1");
 	ck_assert(!plan.enters_cgroup);
 	ck_assert_uint_eq(plan.size.memory_mib, 256);
@@ -101,7 +86,7 @@ START_TEST(disks_are_at_the_same_places_when_it_is_restored)
 	char booted[1024];
 	strcpy(request.template.root, "/state/images/1");
 	request.disk_mib = 64;
-	const struct vm_command *c = make_plan();
+	const struct vm_command *c = qemu_plan();
 	ck_assert_str_eq(disk_words(c),
 	                 "-blockdev driver=file,node-name=root,read-only=on,"
 	                 "filename=/state/images/1 "
@@ -124,7 +109,7 @@ END_TEST
 
 START_TEST(without_disks_it_has_none)
 {
-	ck_assert_str_eq(disk_words(make_plan()), "");
+	ck_assert_str_eq(disk_words(qemu_plan()), "");
 	ck_assert_uint_eq(plan.boot.disk_mib, 0);
 }
 END_TEST

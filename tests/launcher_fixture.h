@@ -41,16 +41,11 @@ static inline void uninstall(const char *name)
 	ck_assert_int_eq(unlink(path), 0);
 }
 
-static inline void setup_launcher(void)
+static inline void setup_request(void)
 {
 	memset(&plan, 0, sizeof(plan));
 	memset(&request, 0, sizeof(request));
 	memset(&e, 0, sizeof(e));
-	strcpy(dir + sizeof(dir) - 7, "XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
-	ck_assert_int_eq(chmod(dir, 0755), 0);
-	snprintf(old_path, sizeof(old_path), "%s", getenv("PATH"));
-	setenv("PATH", dir, 1);
 	request.id = "sb-1";
 	request.dir = "/state/vm/1";
 	request.uid = 70007;
@@ -58,6 +53,16 @@ static inline void setup_launcher(void)
 	request.memory_mib = 256;
 	strcpy(request.template.kernel, "/rootfs/vmlinux");
 	strcpy(request.template.initrd, "/rootfs/base.cpio");
+}
+
+static inline void setup_launcher(void)
+{
+	setup_request();
+	strcpy(dir + sizeof(dir) - 7, "XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert_int_eq(chmod(dir, 0755), 0);
+	snprintf(old_path, sizeof(old_path), "%s", getenv("PATH"));
+	setenv("PATH", dir, 1);
 }
 
 static inline void teardown_launcher(void)
@@ -91,6 +96,38 @@ static inline const char *command(void)
 		n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s", n > 0 ? " " : "",
 		                      *word);
 	return text;
+}
+
+/* The plan's VMM is reached there, and told to boot all that was asked for. */
+static inline void expect_boot(const char *socket)
+{
+	ck_assert_uint_eq(plan.count, 1);
+	ck_assert_str_eq(plan.endpoint.path, socket);
+	ck_assert_int_eq(plan.endpoint.kind, TRANSPORT_HYBRID);
+	ck_assert_str_eq(plan.boot.kernel, "/rootfs/vmlinux");
+	ck_assert_str_eq(plan.boot.initrd, "/rootfs/base.cpio");
+	ck_assert_uint_eq(plan.boot.vcpus, 2);
+	ck_assert_str_eq(plan.restore, "");
+}
+
+/* A plan to restore tells the VMM its size, and not what to boot. */
+static inline void expect_restore(const struct launcher *l)
+{
+	request.restore = "/state/snapshots/s";
+	ck_assert_msg(make_plan(l) == 0, "%s", e.msg);
+	ck_assert_str_eq(plan.restore, "/state/snapshots/s");
+	ck_assert_str_eq(plan.boot.kernel, "");
+	ck_assert_uint_eq(plan.boot.memory_mib, 256);
+}
+
+/* A VM's directory whose path is that long leaves no room for those of its sockets. */
+static inline void expect_too_deep(const struct launcher *l, size_t length)
+{
+	char deep[128] = "/";
+	memset(deep + 1, 'd', length - 1);
+	request.dir = deep;
+	ck_assert_int_lt(make_plan(l), 0);
+	ck_assert_int_eq(e.code, ERR_LAUNCHER_FAILED);
 }
 
 #endif
