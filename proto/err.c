@@ -78,9 +78,17 @@ int err_errno(struct err *e, enum err_code code, int errnum, const char *fmt, ..
 	return -1;
 }
 
-enum err_code err_of_disk(int errnum, enum err_code other)
+bool err_is_shortage(int errnum)
 {
-	return errnum == ENOSPC || errnum == EDQUOT ? ERR_STORAGE_FULL : other;
+	return errnum == EMFILE || errnum == ENFILE || errnum == ENOMEM || errnum == ENOBUFS ||
+	       errnum == EAGAIN;
+}
+
+enum err_code err_of_errno(int errnum, enum err_code other)
+{
+	if (errnum == ENOSPC || errnum == EDQUOT)
+		return ERR_STORAGE_FULL;
+	return err_is_shortage(errnum) ? ERR_CAPACITY : other;
 }
 
 const char *err_name(enum err_code code)

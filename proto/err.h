@@ -84,9 +84,13 @@ int err_limit(struct err *e, enum err_code code, const char *field, uint64_t lim
 int err_errno(struct err *e, enum err_code code, int errnum, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* Whether what failed so is worth a later try: this process or the host has no descriptor,
+ * memory or process to spare. EAGAIN is that of clone(2): not for what does not block. */
+bool err_is_shortage(int errnum);
+
 /* What could not be written or made, as `errnum` says: ERR_STORAGE_FULL where the disk has no
- * room, else `other`. */
-enum err_code err_of_disk(int errnum, enum err_code other);
+ * room, ERR_CAPACITY in another shortage, else `other`. */
+enum err_code err_of_errno(int errnum, enum err_code other);
 
 /* The public name ("sandbox.lost"). An unknown number gives "internal". */
 const char *err_name(enum err_code code);

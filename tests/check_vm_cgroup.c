@@ -208,7 +208,7 @@ START_TEST(bounds_follow_from_the_size_and_can_be_set_again)
 		write_text(leaf, "memory.oom.group", "0");
 		write_text(leaf, "pids.max", "max");
 		write_text(leaf, "cpu.max", "max");
-		vm_cgroup_bound(leaf, &size);
+		ck_assert_int_eq(vm_cgroup_bound(leaf, &size, &e), 0);
 	}
 	wait_removed(leaf);
 	ck_assert_int_eq(vm_cgroup_make(leaf, &(struct vm_cgroup_size){0, 0}, &e), 0);

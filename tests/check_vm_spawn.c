@@ -1,9 +1,11 @@
 /* Processes of VMs: what one finds in its jail, and who it is there. */
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -70,6 +72,26 @@ START_TEST(a_jail_holds_what_was_shown_and_nothing_else)
 }
 END_TEST
 
+/* One is left, which its pidfd takes. */
+START_TEST(a_process_that_no_later_bridge_could_find_again_is_not_started)
+{
+	struct rlimit all, few;
+	struct vm_pid p;
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &all), 0);
+	int next = dup(0);
+	close(next);
+	few = (struct rlimit){(rlim_t)next + 1, all.rlim_max};
+	vm_command_arg(&command, "/bin/busybox");
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+	int rc = vm_spawn(&command, dir, NULL, STDERR_FILENO, &p, &e);
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &all), 0);
+	ck_assert_int_eq(rc, -1);
+	ck_assert_int_eq(e.code, ERR_CAPACITY);
+	ck_assert_int_eq(waitpid(-1, NULL, WNOHANG), -1);
+	ck_assert_int_eq(errno, ECHILD);
+}
+END_TEST
+
 START_TEST(kvm_can_be_opened_in_a_jail_by_one_who_may_not_open_the_hosts)
 {
 	struct stat st;
@@ -92,6 +114,8 @@ int main(void)
 	TCase *t = new_case("vm_spawn", setup, teardown);
 	if (geteuid() == 0) {
 		tcase_add_test(t, a_jail_holds_what_was_shown_and_nothing_else);
+		tcase_add_test(t,
+		               a_process_that_no_later_bridge_could_find_again_is_not_started);
 		tcase_add_test(t,
 		               kvm_can_be_opened_in_a_jail_by_one_who_may_not_open_the_hosts);
 	} else {

@@ -254,6 +254,8 @@ static void on_due(struct ev_loop *loop, ev_timer *w, int revents)
 		link_turn_late(l);
 	else if (l->state == OPENING && l->insists && l->try_due < l->answer_due)
 		try_longer(l);
+	else if (l->state == CONNECTING && l->last.code == ERR_CAPACITY)
+		link_end_with(l, ERR_CAPACITY, l->last.msg);
 	else if (l->state == CONNECTING)
 		link_end_with(l, ERR_UNREACHABLE,
 		              l->last.code != ERR_NONE ? l->last.msg

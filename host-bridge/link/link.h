@@ -32,9 +32,10 @@ struct link_handlers {
 	/* Any frame after Opened but Refused; freed after the call. May destroy the link. */
 	void (*on_frame)(struct link *l, const Sandgate__GuestFrame *f, void *owner);
 	/* The end, once: Refused (its code), peer gone (ERR_SANDBOX_LOST), no connection in
-	 * time (ERR_UNREACHABLE), no answer (ERR_TIMEOUT), garbage (ERR_PROTOCOL), other
-	 * version (ERR_INCOMPATIBLE). `sent` says whether Open may have reached the agent.
-	 * `refused` is the frame when the code came from it, else NULL. */
+	 * time (ERR_UNREACHABLE; ERR_CAPACITY for want of a descriptor), no answer
+	 * (ERR_TIMEOUT), garbage (ERR_PROTOCOL), other version (ERR_INCOMPATIBLE). `sent` says
+	 * whether Open may have reached the agent. `refused` is the frame when the code came
+	 * from it, else NULL. */
 	void (*on_closed)(struct link *l, const struct err *why, bool sent,
 	                  const Sandgate__Refused *refused, void *owner);
 	/* Unsent bytes fell under the low watermark after link_send returned 1. May be NULL. */

@@ -153,7 +153,7 @@ static void on_deadline(struct ev_loop *loop, ev_timer *w, int revents)
 	fail(t, &t->failure);
 }
 
-/* Start the connect; 0 also while it is in progress. Errors are told through errno. */
+/* Start the connect; 0 also while it is in progress, -1 with t->failure. */
 static int start(struct transport_try *t)
 {
 	union {
@@ -174,8 +174,11 @@ static int start(struct transport_try *t)
 	}
 	t->fd = socket(a.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (t->fd < 0)
-		return -1;
-	return connect(t->fd, &a.any, len) < 0 && errno != EINPROGRESS ? -1 : 0;
+		return err_errno(&t->failure, err_of_errno(errno, ERR_UNREACHABLE), errno,
+		                 "socket");
+	if (connect(t->fd, &a.any, len) < 0 && errno != EINPROGRESS)
+		return err_errno(&t->failure, ERR_UNREACHABLE, errno, "connect");
+	return 0;
 }
 
 struct transport_try *
@@ -195,8 +198,6 @@ transport_connect(struct ev_loop *loop, const struct endpoint *to, unsigned dead
 	t->on_done = on_done;
 	t->arg = arg;
 	bool started = start(t) == 0;
-	if (!started)
-		err_errno(&t->failure, ERR_UNREACHABLE, errno, "connect");
 	ev_io_init(&t->io, on_io, t->fd, EV_WRITE);
 	ev_timer_init(&t->deadline, on_deadline, started ? deadline_ms / 1e3 : 0., 0.);
 	t->io.data = t->deadline.data = t;

@@ -85,7 +85,7 @@ bool baked_exists(const char *path)
 
 void baked_discard(const char *path)
 {
-	vm_remove_dir(path);
+	vm_discard_dir(path);
 }
 
 void baked_used(const char *path)
@@ -105,14 +105,14 @@ int baked_begin(const char *path, char out[PATH_MAX], struct err *e)
 		return 0;
 	if (errno == EEXIST)
 		return err_set(e, ERR_INVALID_STATE, "this template is being baked already");
-	return err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", out);
+	return err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", out);
 }
 
 void baked_drop(const char *path)
 {
 	char part[PATH_MAX];
 	baked_part(path, part);
-	vm_remove_dir(part);
+	vm_discard_dir(part);
 }
 
 int baked_keep(const char *path, struct err *e)
@@ -121,7 +121,7 @@ int baked_keep(const char *path, struct err *e)
 	baked_part(path, part);
 	if (rename(part, path) == 0)
 		return 0;
-	err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", path);
+	err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", path);
 	baked_drop(path);
 	return -1;
 }
@@ -151,7 +151,7 @@ void baked_sweep(const char *state_dir)
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", dir, d->d_name);
 		if (is_part(d->d_name) || is_stale(path))
-			vm_remove_dir(path);
+			vm_discard_dir(path);
 	}
 	if (all != NULL)
 		closedir(all);

@@ -56,7 +56,7 @@ int disk_make(const char *path, unsigned mib, uid_t owner, struct err *e)
 	if (rc == 0 && geteuid() == 0 && owner != 0)
 		rc = fchown(fd, owner, owner);
 	if (rc < 0)
-		err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno, "the VM's disk");
+		err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno, "the VM's disk");
 	if (fd >= 0)
 		close(fd);
 	return rc;
@@ -103,7 +103,8 @@ int disk_format(const char *path, struct err *e)
 	if (status == 0)
 		return 0;
 	if (status < 0)
-		return err_errno(e, ERR_LAUNCHER_FAILED, errno, PROGRAM " cannot be run");
+		return err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
+		                 PROGRAM " cannot be run");
 	if (strstr(said, strerror(ENOSPC)) != NULL)
 		return err_set(e, ERR_STORAGE_FULL, "no room for the VM's disk");
 	said[strcspn(said, "\n")] = '\0';

@@ -17,6 +17,7 @@ struct freeze {
 	struct link *link; /* Prepare or Resume is being asked */
 	bool in_vm;        /* the VMM is */
 	bool only_prepares;
+	bool lets_go_on; /* Resume ends what was begun here */
 	int64_t told_ms; /* the wall clock that Resume tells; 0: somebody else's */
 	unsigned told;   /* how often */
 	struct freeze_result result;
@@ -112,6 +113,9 @@ static void on_resumed(struct link *l, const Sandgate__GuestFrame *frame, void *
 	done(f);
 }
 
+static void resume(struct freeze *f);
+
+/* A shortage of this bridge's own is no reason to give up a guest that waits to be told. */
 static void on_resume_closed(struct link *l, const struct err *why, bool sent,
                              const Sandgate__Refused *refused, void *owner)
 {
@@ -120,6 +124,10 @@ static void on_resume_closed(struct link *l, const struct err *why, bool sent,
 	(void)sent;
 	(void)refused;
 	f->link = NULL;
+	if (f->lets_go_on && why->code == ERR_CAPACITY) {
+		resume(f);
+		return;
+	}
 	note(&f->result.lost, why);
 	done(f);
 }
@@ -154,6 +162,7 @@ static void resume(struct freeze *f)
 {
 	const Sandgate__Resume same = SANDGATE__RESUME__INIT;
 	struct err e = {0};
+	f->lets_go_on = true;
 	if (ask_resume(f, &same, &e) == 0)
 		return;
 	note(&f->result.lost, &e);

@@ -49,7 +49,7 @@ int image_keep(const char *state_dir, const char *path, char key[IMAGE_KEY_MAX],
 	if (link(path, kept) == 0 || errno == EEXIST || symlink(path, kept) == 0 ||
 	    errno == EEXIST)
 		return 0;
-	return err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno,
+	return err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
 	                 "the template's root");
 }
 

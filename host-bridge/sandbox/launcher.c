@@ -1,5 +1,6 @@
 #include "host-bridge/sandbox/launcher.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
@@ -106,8 +107,10 @@ int launcher_capacity(const struct launcher *l, unsigned memory_mib,
 {
 	unsigned long long need = (unsigned long long)memory_mib + VM_OVERHEAD_MIB;
 	unsigned long long total = launcher_host_memory(), free_now = meminfo("MemAvailable");
-	if (!l->takes_memory || total == 0)
+	if (!l->takes_memory)
 		return 0;
+	if (total == 0)
+		return err_errno(e, ERR_CAPACITY, errno, "this host's memory cannot be told");
 	if (need + HOST_RESERVE_MIB > total) {
 		unsigned spare = HOST_RESERVE_MIB + VM_OVERHEAD_MIB;
 		unsigned long long most = total > spare ? total - spare : 0;

@@ -8,7 +8,8 @@
 
 #include "proto/err.h"
 
-/* For a file of `mib` in `dir`, which holds nothing else. ERR_STORAGE_FULL. */
+/* For a file of `mib` in `dir`, which holds nothing else. ERR_STORAGE_FULL, or ERR_CAPACITY
+ * when that cannot be found out now. */
 int memory_room_check(const char *dir, unsigned mib, struct err *e);
 
 #endif

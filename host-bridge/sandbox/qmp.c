@@ -291,7 +291,10 @@ static int dial(struct qmp *q, const char *path, struct err *e)
 	    sizeof(to.sun_path))
 		return err_set(e, ERR_LAUNCHER_FAILED, "the monitor's path is too long");
 	q->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (q->fd >= 0 && connect(q->fd, (struct sockaddr *)&to, sizeof(to)) == 0)
+	if (q->fd < 0)
+		return err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
+		                 "QEMU's monitor");
+	if (connect(q->fd, (struct sockaddr *)&to, sizeof(to)) == 0)
 		return 0;
 	return err_errno(e, errno == ECONNREFUSED ? ERR_SANDBOX_LOST : ERR_LAUNCHER_FAILED,
 	                 errno, "QEMU's monitor");

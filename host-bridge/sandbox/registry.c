@@ -47,8 +47,9 @@ static int db_error(struct registry *r, struct err *e, const char *what)
 	int why = sqlite3_errcode(r->db), errnum = 0;
 	if (why == SQLITE_FULL)
 		code = ERR_STORAGE_FULL;
-	else if (why == SQLITE_IOERR) /* its index, which is mapped, could not grow */
-		code = err_of_disk(errnum = sqlite3_system_errno(r->db), code);
+	else if (why == SQLITE_IOERR ||
+	         why == SQLITE_CANTOPEN) /* or its index, which is mapped */
+		code = err_of_errno(errnum = sqlite3_system_errno(r->db), code);
 	return err_errno(e, code, errnum, "the registry: %s: %s", what, sqlite3_errmsg(r->db));
 }
 

@@ -363,7 +363,7 @@ void sandbox_failed(struct sandbox *s, const struct err *why)
 	}
 	log_warn("sandbox", s->id, "failed: %s", why->msg);
 	if (s->status == SANDBOX_CREATING && s->restored && s->source == NULL && !s->warmed &&
-	    why->code != ERR_STORAGE_FULL)
+	    why->code != ERR_STORAGE_FULL && why->code != ERR_CAPACITY)
 		baked_discard(
 		    s->baked); /* whether it was at fault or not: the next one boots */
 	if (s->warm) {

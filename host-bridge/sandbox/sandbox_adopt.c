@@ -11,13 +11,19 @@
 
 #define KVM_TRIAL "kvm-trial" /* what its VM is called */
 
+struct adoption {
+	struct sandbox_set *set;
+	struct err failure; /* a VM could not even be looked for: it may well live */
+};
+
 static void adopt_row(const struct registry_row *row, void *arg)
 {
-	struct sandbox_set *set = arg;
+	struct adoption *a = arg;
+	struct sandbox_set *set = a->set;
 	struct err e = {0};
 	json_t *state;
 	bool whole = false;
-	if (row->deleted_ms != 0 && row->state[0] == '\0')
+	if ((row->deleted_ms != 0 && row->state[0] == '\0') || a->failure.code != ERR_NONE)
 		return;
 	struct sandbox *s = sandbox_load(set, row, &state);
 	if (s == NULL) {
@@ -27,6 +33,8 @@ static void adopt_row(const struct registry_row *row, void *arg)
 	if (state != NULL)
 		s->vm = vm_adopt(set->loop, s->id, state, s->launcher->vmm,
 		                 &sandbox_vm_handlers, s, &whole, &e);
+	if (e.code == ERR_CAPACITY)
+		a->failure = e;
 	if (s->vm != NULL) {
 		char token[sizeof(s->endpoint.token)];
 		memcpy(token, s->spec.endpoint.token, sizeof(token));
@@ -149,16 +157,22 @@ static void settle_kvm(struct sandbox_set *set)
 
 int sandbox_set_adopt(struct sandbox_set *set, struct err *e)
 {
+	struct adoption a = {.set = set};
 	struct sandbox *s;
 	char vm_dir[PATH_MAX], saved_dirs[PATH_MAX];
-	if (registry_each(set->registry, adopt_row, set, e) < 0)
+	if (registry_each(set->registry, adopt_row, &a, e) < 0)
 		return -1;
+	if (a.failure.code != ERR_NONE) {
+		*e = a.failure;
+		return -1;
+	}
 	snprintf(vm_dir, sizeof(vm_dir), "%s/vm", set->state_dir);
-	vm_cgroup_sweep(set->cgroups, is_known, set);
-	vm_sweep(vm_dir, is_known, set);
-	vm_sweep(set->memory_dir, is_known, set);
 	sandbox_saved_dir(set, NULL, saved_dirs);
-	vm_sweep(saved_dirs, is_asleep, set);
+	vm_cgroup_sweep(set->cgroups, is_known, set);
+	if (vm_sweep(vm_dir, is_known, set, e) < 0 ||
+	    vm_sweep(set->memory_dir, is_known, set, e) < 0 ||
+	    vm_sweep(saved_dirs, is_asleep, set, e) < 0)
+		return -1;
 	sandbox_set_sweep_images(set);
 	settle_kvm(set);
 	TAILQ_FOREACH (s, &set->all, entry)

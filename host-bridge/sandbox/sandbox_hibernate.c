@@ -28,7 +28,7 @@ void sandbox_drop_saved(struct sandbox *s)
 	char dir[PATH_MAX];
 	saved_dir(s, dir);
 	if (access(dir, F_OK) == 0)
-		vm_remove_dir(dir);
+		vm_discard_dir(dir);
 }
 
 bool sandbox_is_saved(const struct sandbox *s)
@@ -43,12 +43,12 @@ static int make_dir(struct sandbox *s, struct err *e)
 	char dir[PATH_MAX];
 	snprintf(dir, sizeof(dir), "%s/hibernated", s->set->state_dir);
 	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
-		return err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", dir);
+		return err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", dir);
 	sandbox_drop_saved(s); /* of a try that did not succeed */
 	saved_dir(s, dir);
 	if (mkdir(dir, 0700) == 0)
 		return 0;
-	return err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", dir);
+	return err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", dir);
 }
 
 /* ---- to sleep ---- */

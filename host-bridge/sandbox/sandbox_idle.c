@@ -1,6 +1,6 @@
 /* The end of a sandbox's idle time. A running exec that has a deadline keeps its sandbox,
  * though nobody watches it: only the agent knows of such, so it is asked first. An agent that
- * does not answer keeps nothing. */
+ * does not answer keeps nothing; one that could not be asked is asked again. */
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/limits.h"
 
@@ -38,11 +38,16 @@ static void on_opened(struct link *l, const Sandgate__Opened *o, void *owner)
 static void on_closed(struct link *l, const struct err *why, bool sent,
                       const Sandgate__Refused *refused, void *owner)
 {
+	struct sandbox *s = owner;
 	(void)l;
-	(void)why;
 	(void)sent;
 	(void)refused;
-	answered(owner);
+	if (why->code == ERR_CAPACITY) {
+		s->idle = NULL;
+		sandbox_timer_in(s, SHORTAGE_RETRY_S);
+		return;
+	}
+	answered(s);
 }
 
 void sandbox_idled(struct sandbox *s)

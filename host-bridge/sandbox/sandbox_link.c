@@ -57,7 +57,10 @@ static void on_info_closed(struct link *l, const struct err *why, bool sent,
 	(void)sent;
 	(void)refused;
 	s->asked = NULL;
-	sandbox_failed(s, why);
+	if (s->recovers && why->code == ERR_CAPACITY)
+		sandbox_ask_agent(s); /* it may well live */
+	else
+		sandbox_failed(s, why);
 }
 
 void sandbox_ask_agent(struct sandbox *s)

@@ -26,7 +26,7 @@ struct sandbox_set {
 	char cgroups[PATH_MAX]; /* where VMs have theirs; "" where they cannot */
 	char memory_dir[128];   /* guests' RAM: on a file system in memory where there is one */
 	bool memory_on_disk;    /* there is none: it shares a disk with all the rest */
-	ev_timer purge;
+	ev_timer purge, sweep;  /* of the registry; of directories that could not be removed */
 	int (*admit)(const struct sandbox_spec *spec, void *arg, struct err *e);
 	void *admit_arg;
 	struct kvm_trial *kvm_trial; /* NULL: answered, or not asked */

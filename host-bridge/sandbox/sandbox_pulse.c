@@ -37,7 +37,8 @@ static void on_answer(struct link *l, const Sandgate__GuestFrame *f, void *owner
 	link_destroy(l, false);
 }
 
-/* Who hangs up is asked again, for as long as one who says nothing is waited for. */
+/* Who hangs up is asked again, for as long as one who says nothing is waited for; and who could
+ * not be asked, for want of descriptors. */
 static void on_no_answer(struct link *l, const struct err *why, bool sent,
                          const Sandgate__Refused *refused, void *owner)
 {
@@ -48,7 +49,7 @@ static void on_no_answer(struct link *l, const struct err *why, bool sent,
 	unsigned patience = SILENCE_DEADLINE_S;
 	if (why->code == ERR_SANDBOX_LOST)
 		patience += PING_DEADLINE_S;
-	if (refused == NULL && is_silent(s, patience))
+	if (refused == NULL && why->code != ERR_CAPACITY && is_silent(s, patience))
 		tell_mute(s);
 }
 

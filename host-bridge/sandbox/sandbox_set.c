@@ -15,10 +15,12 @@
 #include "host-bridge/sandbox/kvm_trial.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
+#include "host-bridge/sandbox/vm_sweep.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
 #define PURGE_EVERY_S 3600.
+#define SWEEP_EVERY_S 5. /* a shortage may be over by then */
 #define ULID_LEN 26
 
 /* ---- the set ---- */
@@ -45,6 +47,20 @@ static bool has_image(const char *key, void *arg)
 void sandbox_set_sweep_images(struct sandbox_set *set)
 {
 	image_sweep(set->state_dir, has_image, set);
+}
+
+/* What could not be removed when its time had come. */
+static void on_sweep(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	static const char *const dirs[] = {"baked", "hibernated", "snapshots", "vm"};
+	struct sandbox_set *set = w->data;
+	char path[PATH_MAX];
+	(void)loop;
+	(void)revents;
+	for (size_t i = 0; i < sizeof(dirs) / sizeof(*dirs); i++) {
+		snprintf(path, sizeof(path), "%s/%s", set->state_dir, dirs[i]);
+		vm_sweep_discarded(path);
+	}
 }
 
 static void on_purge(struct ev_loop *loop, ev_timer *w, int revents)
@@ -131,7 +147,8 @@ struct sandbox_set *sandbox_set_create(struct ev_loop *loop, const struct sandbo
 	set->warm_pool = c->warm_pool;
 	TAILQ_INIT(&set->snapshots);
 	ev_timer_init(&set->purge, on_purge, 0., PURGE_EVERY_S);
-	set->purge.data = set;
+	ev_timer_init(&set->sweep, on_sweep, SWEEP_EVERY_S, SWEEP_EVERY_S);
+	set->purge.data = set->sweep.data = set;
 	set->registry = registry_open(c->state_dir, e);
 	set->events = event_log_create();
 	if (set->events == NULL)
@@ -143,6 +160,7 @@ struct sandbox_set *sandbox_set_create(struct ev_loop *loop, const struct sandbo
 		return NULL;
 	}
 	ev_timer_start(loop, &set->purge);
+	ev_timer_start(loop, &set->sweep);
 	return set;
 }
 
@@ -165,6 +183,7 @@ void sandbox_set_destroy(struct sandbox_set *set)
 	rmdir(set->memory_dir); /* unless a VM lives on */
 	vm_cgroup_close(set->cgroups);
 	ev_timer_stop(set->loop, &set->purge);
+	ev_timer_stop(set->loop, &set->sweep);
 	registry_close(set->registry);
 	event_log_destroy(set->events);
 	free(set->state_dir);

@@ -46,10 +46,16 @@ void sandbox_drop_links(struct sandbox *s);
 /* sandbox_freeze.c: its agent has said who it is. sandbox_running or sandbox_failed follows. */
 void sandbox_answered(struct sandbox *s);
 void sandbox_started(struct sandbox *s); /* it has booted, and runs what its template does */
-/* Creating, from the snapshot in `dir`: whether that says who the agent is shows in s->agent.
- */
+/* Who its agent is, beside what it was saved to, and read when one is made from that: whether
+ * it was known shows in s->agent. */
+void sandbox_write_agent(const struct sandbox *s, const char *dir);
 void sandbox_read_agent(struct sandbox *s, const char *dir);
-/* The VM is about to be stopped: tell who waits for a change that it will not come. */
+/* The bridge before was about to save or pause it: let it go on, and its agent. */
+void sandbox_recover(struct sandbox *s);
+struct freeze_target sandbox_freeze_target(const struct sandbox *s);
+
+/* sandbox_change.c. The VM is about to be stopped: tell who waits for a change that it will not
+ * come. */
 void sandbox_change_cancel(struct sandbox *s);
 int sandbox_check_vmm(const struct sandbox *s, struct err *e); /* it can be paused and saved */
 /* One change at a time: begin it, tell that it is done, or forget it when it did not begin. */
@@ -59,7 +65,6 @@ void sandbox_change_done(struct sandbox *s, struct snapshot *n, const struct err
 void sandbox_change_forget(struct sandbox *s);
 void sandbox_hush(struct sandbox *s);    /* no link of the sandbox's own any more */
 void sandbox_wake_up(struct sandbox *s); /* the guest goes on: let in who waits */
-struct freeze_target sandbox_freeze_target(const struct sandbox *s);
 
 /* sandbox_start.c: what the template runs in its first boot, taken from `t`; NULL: no memory.
  * sandbox_start runs it once the agent has answered; sandbox_started or sandbox_failed follows.
@@ -67,9 +72,6 @@ struct freeze_target sandbox_freeze_target(const struct sandbox *s);
 struct sandbox_start *sandbox_start_new(struct sandbox *s, struct template *t);
 void sandbox_start(struct sandbox *s);
 void sandbox_start_free(struct sandbox *s); /* also when there is none */
-
-/* The bridge before was about to save or pause it: let it go on, and its agent. */
-void sandbox_recover(struct sandbox *s);
 
 /* sandbox_bracket.c: its agent is prepared, as an earlier bridge or somebody else has left it:
  * let nobody in until it goes on. ERR_INTERNAL. */

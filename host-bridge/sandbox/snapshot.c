@@ -170,7 +170,7 @@ static void sweep(struct sandbox_set *set)
 		if (d->d_name[0] == '.' || snapshot_find(set, d->d_name, NULL, NULL) != NULL)
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", dir, d->d_name);
-		vm_remove_dir(path);
+		vm_discard_dir(path);
 	}
 	if (all != NULL)
 		closedir(all);
@@ -218,7 +218,7 @@ static int make_dir(const struct sandbox_set *set, const struct snapshot *n, str
 	snapshot_dir(set, n, true, dir);
 	if (mkdir(dir, 0700) == 0)
 		return 0;
-	return err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", dir);
+	return err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", dir);
 }
 
 struct snapshot *snapshot_begin(struct sandbox *s, json_t *metadata, enum snapshot_kind kind,
@@ -274,12 +274,12 @@ int snapshot_keep(struct sandbox_set *set, struct snapshot *n, struct err *e)
 	snapshot_dir(set, n, false, dir);
 	n->bytes = disk_bytes(part);
 	if (rename(part, dir) < 0) {
-		err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", dir);
+		err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", dir);
 		snapshot_abandon(set, n);
 		return -1;
 	}
 	if (n->kind == SNAPSHOT_KEPT && write_down(set, n, e) < 0) {
-		vm_remove_dir(dir);
+		vm_discard_dir(dir);
 		free_snapshot(n);
 		return -1;
 	}
@@ -291,7 +291,7 @@ void snapshot_abandon(struct sandbox_set *set, struct snapshot *n)
 {
 	char part[PATH_MAX];
 	snapshot_dir(set, n, true, part);
-	vm_remove_dir(part);
+	vm_discard_dir(part);
 	free_snapshot(n);
 }
 
@@ -301,7 +301,7 @@ static void remove_files(struct sandbox_set *set, struct snapshot *n)
 {
 	char dir[PATH_MAX];
 	snapshot_dir(set, n, false, dir);
-	vm_remove_dir(dir);
+	vm_discard_dir(dir);
 	TAILQ_REMOVE(&set->snapshots, n, entry);
 	free_snapshot(n);
 }
@@ -318,7 +318,7 @@ int snapshot_delete(struct sandbox_set *set, struct snapshot *n, struct err *e)
 		}
 		/* Its files make room for its row to go, and a row without files is none. */
 		snapshot_dir(set, n, false, dir);
-		vm_remove_dir(dir);
+		vm_discard_dir(dir);
 		if (registry_delete_snapshot(set->registry, n->id, &full) < 0)
 			log_warn("snapshot", n->id, "%s", full.msg);
 	}

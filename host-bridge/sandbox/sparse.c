@@ -17,7 +17,7 @@
 
 static int failed(struct err *e, const char *what)
 {
-	return err_errno(e, err_of_disk(errno, ERR_INTERNAL), errno, "%s", what);
+	return err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", what);
 }
 
 static bool is_zero(const char *p, size_t n)

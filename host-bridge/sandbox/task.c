@@ -81,19 +81,22 @@ struct task *task_start(struct ev_loop *loop, int (*work)(const void *input, str
 	struct task *t = calloc(1, sizeof(*t));
 
 	if (t == NULL || pipe2(fds, O_CLOEXEC) < 0) {
-		err_errno(e, ERR_INTERNAL, errno, "a helper process of the bridge");
+		err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno,
+		          "a helper process of the bridge");
 		free(t);
 		return NULL;
 	}
 	long pid = syscall(SYS_clone3, &args, sizeof(args));
 	if (pid == 0)
 		run_child(work, input, fds[1]);
+	int saved = errno;
 	close(fds[1]);
 	*t = (struct task){.loop = loop, .result = fds[0], .on_done = on_done, .arg = arg};
 	ev_io_init(&t->ended, on_ended, pidfd, EV_READ);
 	t->ended.data = t;
 	if (pid < 0) {
-		err_errno(e, ERR_INTERNAL, errno, "a helper process of the bridge");
+		err_errno(e, err_of_errno(saved, ERR_INTERNAL), saved,
+		          "a helper process of the bridge");
 		free_task(t);
 		return NULL;
 	}

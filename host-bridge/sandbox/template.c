@@ -1,6 +1,7 @@
 #include "host-bridge/sandbox/template.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,6 +160,13 @@ static int check_member(const char *name, const char *key, json_t *value, struct
 	return 0;
 }
 
+/* Whose fault it is: jansson tells errno only when it could not open the file. */
+static enum err_code unreadable(const json_t *json, const json_error_t *why)
+{
+	bool unopened = json == NULL && json_error_code(why) == json_error_cannot_open_file;
+	return unopened ? err_of_errno(errno, ERR_LAUNCHER_FAILED) : ERR_LAUNCHER_FAILED;
+}
+
 /* The document, checked whole whatever the VMM. NULL with `e`. */
 static json_t *load(const char *rootfs_dir, const char *name, char dir[PATH_MAX], struct err *e)
 {
@@ -177,8 +185,8 @@ static json_t *load(const char *rootfs_dir, const char *name, char dir[PATH_MAX]
 	}
 	json = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
 	if (!json_is_object(json)) {
-		err_set(e, ERR_LAUNCHER_FAILED, "%s/" FILE_NAME ": no JSON object: %.80s", name,
-		        json == NULL ? why.text : "another value");
+		err_set(e, unreadable(json, &why), "%s/" FILE_NAME ": no JSON object: %.80s",
+		        name, json == NULL ? why.text : "another value");
 		json_decref(json);
 		return NULL;
 	}

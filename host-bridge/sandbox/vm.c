@@ -44,12 +44,7 @@ static unsigned alive(const struct vm *vm)
 
 void vm_booted(struct vm *vm)
 {
-	ev_io_stop(vm->loop, &vm->on_output);
-	if (vm->output >= 0)
-		close(vm->output);
-	if (vm->input >= 0)
-		close(vm->input);
-	vm->output = vm->input = -1;
+	vm_output_close(vm);
 	vm_plan_free(&vm->plan);
 }
 
@@ -71,11 +66,17 @@ void vm_forget(struct vm *vm)
 
 /* ---- the end ---- */
 
+/* Its cgroup and directory go; false with errno when they may yet. */
+static bool clear(struct vm *vm)
+{
+	return vm_cgroup_remove(vm->plan.cgroup) &&
+	       (vm_remove_dir(vm->dir) == 0 || !err_is_shortage(errno));
+}
+
 static void gone(struct vm *vm)
 {
 	void (*on_gone)(void *) = vm->on_gone;
 	void *arg = vm->gone_arg;
-	vm_remove_dir(vm->dir);
 	if (vm->plan.memory[0] != '\0' && unlink(vm->plan.memory) < 0 && errno != ENOENT)
 		log_warn("vm", vm->id, "its memory: %s", strerror(errno));
 	vm_forget(vm);
@@ -83,17 +84,23 @@ static void gone(struct vm *vm)
 		on_gone(arg);
 }
 
-/* What has ended may be in its cgroup for some moments yet, and what it has started as well. */
+/* What has ended may be in its cgroup for some moments yet, and what it has started as well. A
+ * shortage of the bridge's own is waited out: until then the VM is not gone. */
 static void leave(struct vm *vm)
 {
-	if (vm_cgroup_remove(vm->plan.cgroup)) {
+	if (clear(vm)) {
 		gone(vm);
+		return;
+	}
+	if (err_is_shortage(errno)) {
+		soon(vm, SHORTAGE_RETRY_S);
 		return;
 	}
 	if (vm->left == 0.)
 		vm->left = ev_now(vm->loop);
 	if (ev_now(vm->loop) - vm->left > CLEANUP_WAIT_MS / 1e3) {
 		log_warn("vm", vm->id, "%s: it is not empty", vm->plan.cgroup);
+		vm_remove_dir(vm->dir);
 		gone(vm);
 		return;
 	}
@@ -131,13 +138,19 @@ void vm_destroy(struct vm *vm)
 		return;
 	vm_ask_cancel(vm);
 	kill_all(vm);
-	for (unsigned i = 0; i < vm->started; i++)
-		if (ev_is_active(&vm->process[i].ended))
-			waitid(P_PIDFD, (id_t)vm->process[i].pid.fd, &info, WEXITED);
-	vm->on_gone = NULL;
+	for (unsigned i = 0; i < vm->started; i++) {
+		if (!ev_is_active(&vm->process[i].ended))
+			continue;
+		waitid(P_PIDFD, (id_t)vm->process[i].pid.fd, &info, WEXITED);
+		ev_io_stop(vm->loop, &vm->process[i].ended);
+	}
 	for (int i = 0; i < DESTROY_TRIES && !vm_cgroup_remove(vm->plan.cgroup); i++)
 		usleep(CGROUP_LEAVE_MS * 1000);
-	gone(vm);
+	vm->on_gone = NULL;
+	if (clear(vm))
+		gone(vm);
+	else
+		vm_stop(vm, NULL, NULL);
 }
 
 /* Told once, and never from inside a call of the owner's. */
@@ -151,37 +164,21 @@ static void tell_down(struct vm *vm, const struct err *why)
 	vm->handlers.on_down(vm, why, vm->arg);
 }
 
-/* What the guest's init gave as the reason when it powered the machine off. */
-static bool take_reason(struct vm *vm, struct err *e)
-{
-	static const char mark[] = "error init: ";
-	char *said = NULL, *next = vm->output >= 0 ? vm->tail : NULL;
-	while (next != NULL && (next = strstr(next, mark)) != NULL)
-		said = next += strlen(mark);
-	if (said == NULL)
-		return false;
-	err_set(e, ERR_LAUNCHER_FAILED, "the guest cannot start: %.*s",
-	        (int)strcspn(said, "\r\n"), said);
-	return true;
-}
-
 void vm_down(struct vm *vm, const char *why)
 {
 	struct err e = {0};
-	if (!take_reason(vm, &e))
+	if (!vm_output_reason(vm, &e))
 		err_set(&e, vm->up ? ERR_SANDBOX_LOST : ERR_LAUNCHER_FAILED, "%s", why);
 	tell_down(vm, &e);
 }
 
 void vm_not_up(struct vm *vm, const struct err *why)
 {
-	if (why->code == ERR_STORAGE_FULL)
+	if (why->code == ERR_STORAGE_FULL || why->code == ERR_CAPACITY)
 		tell_down(vm, why);
 	else
 		vm_down(vm, why->msg);
 }
-
-static void drain_output(struct vm *vm);
 
 static void on_ended(struct ev_loop *loop, ev_io *w, int revents)
 {
@@ -195,7 +192,7 @@ static void on_ended(struct ev_loop *loop, ev_io *w, int revents)
 	ev_io_stop(loop, w);
 	close(p->pid.fd);
 	p->pid.fd = -1;
-	drain_output(vm);
+	vm_output_drain(vm);
 	if (vm->stopping && alive(vm) == 0)
 		leave(vm);
 	else
@@ -253,10 +250,18 @@ static void on_soon(struct ev_loop *loop, ev_timer *w, int revents)
 	(void)revents;
 	if (vm->stopping)
 		leave(vm);
+	else if (vm->failure.code != ERR_NONE)
+		vm_not_up(vm, &vm->failure);
 	else if (vm->started > 0 && vm->plan.command[vm->started - 1].says_ready)
 		vm_down(vm, "the VM's device did not start in time");
 	else
 		advance(vm);
+}
+
+void vm_ready(struct vm *vm)
+{
+	ev_timer_stop(vm->loop, &vm->soon);
+	advance(vm);
 }
 
 static int format_disk(const void *input, struct err *e)
@@ -290,39 +295,6 @@ static int begin(struct vm *vm, struct err *e)
 	return 0;
 }
 
-/* Keep the end of what the processes say. */
-static void drain_output(struct vm *vm)
-{
-	char text[BOOT_TAIL_MAX];
-	ssize_t n = vm->output >= 0 ? read(vm->output, text, sizeof(text)) : 0;
-	if (n <= 0)
-		return;
-	size_t keep = BOOT_TAIL_MAX - (size_t)n;
-	if (vm->tail_len > keep) {
-		memmove(vm->tail, vm->tail + vm->tail_len - keep, keep);
-		vm->tail_len = keep;
-	}
-	memcpy(vm->tail + vm->tail_len, text, (size_t)n);
-	vm->tail_len += (size_t)n;
-	vm->tail[vm->tail_len] = '\0';
-}
-
-static void on_output(struct ev_loop *loop, ev_io *w, int revents)
-{
-	struct vm *vm = w->data;
-	(void)loop;
-	(void)revents;
-	drain_output(vm);
-	if (vm->up || vm->down || vm->stopping || vm->started == 0)
-		return;
-	struct vm_command *last = &vm->plan.command[vm->started - 1];
-	if (last->says_ready && memmem(vm->tail, vm->tail_len, "ready\n", 6) != NULL) {
-		last->says_ready = false;
-		ev_timer_stop(vm->loop, &vm->soon);
-		advance(vm);
-	}
-}
-
 struct vm *vm_create(struct ev_loop *loop, const char *id, const struct vm_handlers *h,
                      void *arg, struct err *e)
 {
@@ -334,11 +306,11 @@ struct vm *vm_create(struct ev_loop *loop, const char *id, const struct vm_handl
 	vm->loop = loop;
 	vm->handlers = *h;
 	vm->arg = arg;
-	vm->output = vm->input = -1;
 	snprintf(vm->id, sizeof(vm->id), "%s", id);
-	ev_init(&vm->on_output, on_output);
+	vm_output_init(vm);
+	vm_ask_init(vm);
 	ev_timer_init(&vm->soon, on_soon, 0., 0.);
-	vm->on_output.data = vm->soon.data = vm;
+	vm->soon.data = vm;
 	return vm;
 }
 
@@ -347,7 +319,7 @@ static int make_memory(const struct vm_plan *p, struct err *e)
 {
 	int fd = open(p->memory, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
-		return err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno,
+		return err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
 		                 "the VM's memory");
 	off_t size = (off_t)p->memory_mib * MIB;
 	int rc = ftruncate(fd, size);
@@ -356,19 +328,18 @@ static int make_memory(const struct vm_plan *p, struct err *e)
 	if (rc == 0 && geteuid() == 0 && p->uid != 0)
 		rc = fchown(fd, p->uid, p->uid);
 	if (rc < 0)
-		err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno, "the VM's memory");
+		err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
+		          "the VM's memory");
 	close(fd);
 	return rc;
 }
 
-/* The writers never block on a pipe that nobody empties: theirs is the non-blocking end. */
 static int make_room(struct vm *vm, const char *dir, struct err *e)
 {
 	char disk[PATH_MAX + sizeof(DISK_FILE)];
-	int pipe_fds[2];
 	snprintf(vm->dir, sizeof(vm->dir), "%s", dir);
 	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
-		return err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno,
+		return err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
 		                 "the VM's directory");
 	if (geteuid() == 0 && vm->plan.uid != 0 && chown(dir, vm->plan.uid, vm->plan.uid) < 0)
 		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "the VM's directory");
@@ -381,13 +352,7 @@ static int make_room(struct vm *vm, const char *dir, struct err *e)
 	if (vm->plan.boot.disk_mib > 0 &&
 	    disk_make(disk, vm->plan.boot.disk_mib, vm->plan.boot.disk_owner, e) < 0)
 		return -1;
-	if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) < 0)
-		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "pipe");
-	vm->output = pipe_fds[0];
-	vm->input = pipe_fds[1];
-	ev_io_set(&vm->on_output, vm->output, EV_READ);
-	ev_io_start(vm->loop, &vm->on_output);
-	return 0;
+	return vm_output_open(vm, e);
 }
 
 struct vm *vm_start(struct ev_loop *loop, const char *id, const char *dir, struct vm_plan *plan,
@@ -399,9 +364,13 @@ struct vm *vm_start(struct ev_loop *loop, const char *id, const char *dir, struc
 		return NULL;
 	}
 	vm->plan = *plan;
-	if (make_room(vm, dir, e) < 0 || begin(vm, e) < 0) {
-		gone(vm);
-		return NULL;
+	if (make_room(vm, dir, &vm->failure) == 0 && begin(vm, &vm->failure) == 0)
+		return vm;
+	if (!clear(vm)) {
+		soon(vm, 0.);
+		return vm;
 	}
-	return vm;
+	*e = vm->failure;
+	gone(vm);
+	return NULL;
 }

@@ -55,11 +55,13 @@ struct vm_handlers {
 };
 
 /* Make `dir` and start. The plan is taken over, also on failure. No handler is called from
- * inside. `id` is for the log. */
+ * inside. `id` is for the log. NULL with `e`: nothing of it is left; where something is,
+ * on_down tells. */
 struct vm *vm_start(struct ev_loop *loop, const char *id, const char *dir, struct vm_plan *plan,
                     const struct vm_handlers *h, void *arg, struct err *e);
 /* Take up a VM that an earlier bridge started, from its vm_state(). `*whole` says whether
- * everything that it is made of is still there; if not, on_down will not come: vm_stop it. */
+ * everything that it is made of is still there; if not, on_down will not come: vm_stop it. NULL
+ * with ERR_CAPACITY: that cannot be found out now, and it is left as it is. */
 struct vm *vm_adopt(struct ev_loop *loop, const char *id, const json_t *state,
                     const struct vmm_ops *vmm, const struct vm_handlers *h, void *arg,
                     bool *whole, struct err *e);
@@ -74,7 +76,8 @@ void vm_booted(struct vm *vm);
 /* Ask its VMM, one thing at a time; a plan without `vmm` must not be asked. -1 with `e` when
  * nothing was begun, else `on_done` once, never inside, err NULL on success; not when the VM is
  * stopped meanwhile. What the questions mean is in vmm.h; `snapshot` is for the first
- * two. VM_SAVE_LAST: to be stopped right after, or else to go on. */
+ * two. VM_SAVE_LAST: to be stopped right after, or else to go on. VM_GO_ON and VM_RECOVER do
+ * not fail for want of descriptors: they wait for some. */
 enum vm_question { VM_SAVE, VM_SAVE_LAST, VM_GO_ON, VM_RECOVER, VM_PAUSE, VM_RESUME };
 int vm_ask(struct vm *vm, enum vm_question what, const char *snapshot,
            void (*on_done)(const struct err *e, void *arg), void *arg, struct err *e);
@@ -84,7 +87,8 @@ void vm_ask_cancel(struct vm *vm);
 
 /* Kill it and remove what it left. `on_gone` once, never inside; the vm is freed then. */
 void vm_stop(struct vm *vm, void (*on_gone)(void *arg), void *arg);
-/* Kill it and remove what it left before this returns. NULL is fine. */
+/* Kill it and remove what it left before this returns, or as soon as it can be; nothing may
+ * come to be in its place meanwhile. NULL is fine. */
 void vm_destroy(struct vm *vm);
 /* Stop watching; the VM lives on. */
 void vm_forget(struct vm *vm);

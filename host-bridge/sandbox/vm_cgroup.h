@@ -40,11 +40,12 @@ void vm_cgroup_close(const char *tree);
 
 int vm_cgroup_make(const char *leaf, const struct vm_cgroup_size *size, struct err *e);
 /* Once more, for a VM that was found again: a bound goes when its controller is disabled, as a
- * restart of a systemd unit may do. */
-void vm_cgroup_bound(const char *leaf, const struct vm_cgroup_size *size);
+ * restart of a systemd unit may do. ERR_CAPACITY. */
+int vm_cgroup_bound(const char *leaf, const struct vm_cgroup_size *size, struct err *e);
 /* SIGKILL to all in it and below. Nothing on kernels before 5.14. */
 void vm_cgroup_kill(const char *leaf);
-/* Remove it, and what is below. False: processes are in it still, perhaps for a moment. */
+/* Remove it, and what is below. False with errno: EBUSY where processes are in it still,
+ * perhaps for a moment, or one that err_is_shortage() knows. */
 bool vm_cgroup_remove(const char *leaf);
 
 #endif

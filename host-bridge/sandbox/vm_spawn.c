@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Append to a list of `room` pointers that ends with NULL. */
@@ -89,17 +90,19 @@ static void die(const char *step)
 	_exit(127);
 }
 
+/* The bridge's own may be all that its limit allows: they go before another is opened. */
 static void setup_descriptors(int out, int listening)
 {
-	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	unsigned keep = listening >= 0;
-	if (null < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0 || dup2(null, 0) < 0)
+	if (dup2(out, 1) < 0 || dup2(out, 2) < 0)
 		_exit(127);
 	if (listening >= 0 && dup2(listening, 3) < 0)
 		_exit(127);
-	if (close_range(3 + keep, UINT32_MAX, CLOSE_RANGE_CLOEXEC) < 0 ||
-	    (keep && fcntl(3, F_SETFD, 0) < 0))
+	if (close_range(3 + keep, UINT32_MAX, 0) < 0 || (keep && fcntl(3, F_SETFD, 0) < 0))
 		die("descriptors");
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (null < 0 || dup2(null, 0) < 0)
+		die("/dev/null");
 }
 
 /* A VMM must not die of the bridge that read its output. */
@@ -259,15 +262,18 @@ static void run_child(const struct vm_command *c, const char *dir, int out, int 
 
 /* ---- in the bridge ---- */
 
-/* Field 22 of proc(5)'s stat. The name in field 2 may hold anything, so count from its end. */
+/* Field 22 of proc(5)'s stat. The name in field 2 may hold anything, so count from its end. 0
+ * and errno when it cannot be read. */
 static unsigned long long start_time(pid_t pid)
 {
 	char path[64], text[1024];
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
-	if (fd >= 0)
-		close(fd);
+	if (fd < 0)
+		return 0;
+	ssize_t n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	errno = ESRCH;
 	if (n <= 0)
 		return 0;
 	text[n] = '\0';
@@ -288,7 +294,7 @@ static int open_listener(const struct vm_command *c, struct err *e)
 	if (fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0 &&
 	    listen(fd, SOMAXCONN) == 0)
 		return fd;
-	err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno, "a VM's monitor");
+	err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno, "a VM's monitor");
 	if (fd >= 0)
 		close(fd);
 	return -2;
@@ -317,6 +323,16 @@ static long clone_into(unsigned namespaces, const char *cgroup, int *pidfd)
 	return pid;
 }
 
+/* No later bridge could tell it from another of its number. */
+static void take_back(struct vm_pid *p)
+{
+	siginfo_t info;
+	vm_pid_kill(p);
+	waitid(P_PIDFD, (id_t)p->fd, &info, WEXITED);
+	close(p->fd);
+	p->fd = -1;
+}
+
 int vm_spawn(const struct vm_command *c, const char *dir, const char *cgroup, int out,
              struct vm_pid *p, struct err *e)
 {
@@ -335,11 +351,16 @@ int vm_spawn(const struct vm_command *c, const char *dir, const char *cgroup, in
 	if (listening >= 0)
 		close(listening);
 	if (pid < 0)
-		return err_errno(e, ERR_LAUNCHER_FAILED, saved, "a VM's process cannot start");
+		return err_errno(e, err_of_errno(saved, ERR_LAUNCHER_FAILED), saved,
+		                 "a VM's process cannot start");
 	p->pid = (pid_t)pid;
 	p->fd = pidfd;
 	p->start = start_time(p->pid);
-	return 0;
+	if (p->start != 0)
+		return 0;
+	err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno, "a VM's process");
+	take_back(p);
+	return -1;
 }
 
 /* A zombie has ended, though nobody has waited for it yet. */
@@ -354,10 +375,13 @@ int vm_pid_open(struct vm_pid *p)
 	p->fd = (int)syscall(SYS_pidfd_open, p->pid, 0);
 	if (p->fd < 0)
 		return -1;
-	if (p->start != 0 && start_time(p->pid) == p->start && !has_ended(p->fd))
+	unsigned long long start = start_time(p->pid);
+	if (p->start != 0 && start == p->start && !has_ended(p->fd))
 		return 0;
+	int saved = start == 0 ? errno : ESRCH;
 	close(p->fd);
 	p->fd = -1;
+	errno = saved;
 	return -1;
 }
 

@@ -56,7 +56,8 @@ struct vm_pid {
  * error to `out`. An exec that fails is told on `out` and ends the process with 127. */
 int vm_spawn(const struct vm_command *c, const char *dir, const char *cgroup, int out,
              struct vm_pid *p, struct err *e);
-/* Find a process again; -1 when it is gone (or its number is another's by now). */
+/* Find a process again; -1 when it is gone (or its number is another's by now), or with an
+ * errno that err_is_shortage() knows. */
 int vm_pid_open(struct vm_pid *p);
 /* SIGKILL to the process and its group. */
 void vm_pid_kill(const struct vm_pid *p);

@@ -1,4 +1,5 @@
 /* What a later bridge needs to find a VM again. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -70,7 +71,10 @@ struct vm *vm_adopt(struct ev_loop *loop, const char *id, const json_t *state,
 		return NULL;
 	}
 	vm->plan.vmm = vmm;
-	vm_cgroup_bound(vm->plan.cgroup, &vm->plan.size);
+	if (vm_cgroup_bound(vm->plan.cgroup, &vm->plan.size, e) < 0) {
+		vm_forget(vm);
+		return NULL;
+	}
 	const json_t *processes = json_object_get(state, "processes");
 	*whole = true;
 	for (size_t i = 0; i < json_array_size(processes) && i < VM_PROCESSES_MAX; i++) {
@@ -79,7 +83,12 @@ struct vm *vm_adopt(struct ev_loop *loop, const char *id, const json_t *state,
 		p->pid.pid = (pid_t)json_integer_value(json_object_get(row, "pid"));
 		p->pid.start =
 		    (unsigned long long)json_integer_value(json_object_get(row, "start"));
-		if (vm_pid_open(&p->pid) < 0) {
+		if (vm_pid_open(&p->pid) < 0 && err_is_shortage(errno)) {
+			err_errno(e, ERR_CAPACITY, errno, "a VM that was left running");
+			vm_forget(vm);
+			return NULL;
+		}
+		if (p->pid.fd < 0) {
 			*whole = false;
 			continue;
 		}

@@ -164,7 +164,7 @@ static int write_version(const struct vmm_call *c, struct err *e)
 	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
 	int rc = fd >= 0 && dprintf(fd, "%u\n", c->version) > 0 ? 0 : -1;
 	if (rc < 0)
-		err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno,
+		err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
 		          "a snapshot's " SNAPSHOT_VERSION);
 	if (fd >= 0)
 		close(fd);
@@ -211,7 +211,7 @@ static int write_config(const struct vmm_call *c, struct err *e)
 		rc = err_set(e, ERR_LAUNCHER_FAILED,
 		             "the snapshot's configuration is not what was saved");
 	else if (json_dump_file(config, to, JSON_COMPACT) < 0 || chmod(to, 0444) < 0)
-		rc = err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno, CONFIG);
+		rc = err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno, CONFIG);
 	json_decref(config);
 	return rc;
 }

@@ -266,8 +266,15 @@ static void on_again(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct vmm_http *h = w->data;
 	(void)revents;
+	struct err e = {0};
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd >= 0 && connect(fd, (struct sockaddr *)&h->to, sizeof(h->to)) == 0) {
+	if (fd < 0) {
+		err_errno(&e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
+		          "the VMM cannot be reached");
+		finish(h, NULL, &e);
+		return;
+	}
+	if (connect(fd, (struct sockaddr *)&h->to, sizeof(h->to)) == 0) {
 		h->fd = fd;
 		begin_step(h);
 		return;
@@ -279,8 +286,7 @@ static void on_again(struct ev_loop *loop, ev_timer *w, int revents)
 		ev_timer_set(w, DIAL_AGAIN_S, 0.);
 		ev_timer_start(loop, w);
 	}
-	if (fd >= 0)
-		close(fd);
+	close(fd);
 }
 
 struct vmm_http *vmm_http_run(struct ev_loop *loop, const char *path,

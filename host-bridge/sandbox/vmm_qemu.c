@@ -102,7 +102,7 @@ static int add_file(struct qmp_script *s, const char *dir, int flags, struct err
 	snprintf(path, sizeof(path), "%s/" SNAPSHOT_STATE, dir);
 	int fd = open(path, flags | O_CLOEXEC, 0600);
 	if (fd < 0)
-		return err_errno(e, err_of_disk(errno, ERR_LAUNCHER_FAILED), errno,
+		return err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
 		                 "a snapshot's state");
 	qmp_add(s, "getfd", "{s:s}", "fdname", "state")->fd = fd;
 	return 0;

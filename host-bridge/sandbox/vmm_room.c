@@ -171,7 +171,8 @@ int room_move(const struct vmm_call *c, const char *name, const char *file, stru
 		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "a snapshot's %s", file);
 	int fd = open(to, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	if (fd < 0)
-		return err_errno(e, ERR_LAUNCHER_FAILED, errno, "a snapshot's %s", file);
+		return err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
+		                 "a snapshot's %s", file);
 	int rc = 0;
 	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1)
 		rc = err_set(e, ERR_LAUNCHER_FAILED, "a snapshot's %s is no file", file);
