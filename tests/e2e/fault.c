@@ -1,9 +1,12 @@
 /* Preloaded into a bridge by fault.py: counts those of its calls that change the world, ends it
- * with SIGKILL at the one that was asked for, and lets the registry's disk be full. What the
- * test says, and what it is told, lies in a file that both have mapped. */
+ * with SIGKILL at the one that was asked for, lets the registry's disk be full, and lets
+ * descriptors be short. What the test says, and what it is told, lies in a file that both have
+ * mapped. */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -20,10 +23,13 @@
 #define CALLS_MAX 4096 /* as in fault.py */
 
 static struct control {
-	int32_t pid;   /* of the bridge: its children are left alone */
-	int32_t count; /* calls since the test has set it to 0 */
-	int32_t at;    /* die in place of this one; 0: live */
-	int32_t full;  /* the registry's disk takes one write less; 0: as many as it likes */
+	int32_t pid;      /* of the bridge: its children are left alone */
+	int32_t count;    /* calls since the test has set it to 0 */
+	int32_t at;       /* die in place of this one; 0: live */
+	int32_t full;     /* the registry's disk takes one write less; 0: as many as it likes */
+	int32_t opened;   /* calls for a new descriptor since the test has set it to 0 */
+	int32_t short_at; /* from this one on there is none; 0: there always is */
+	int32_t short_count; /* … for so many calls */
 	uint8_t calls[CALLS_MAX];
 } * control;
 
@@ -75,6 +81,18 @@ static int is_full(int fd)
 	return control->full == 1 || control->full-- == 0;
 }
 
+/* One more call that asks for a descriptor: whether it gets none. */
+static bool is_short(void)
+{
+	if (!is_bridge())
+		return false;
+	int n = ++control->opened, first = control->short_at;
+	if (first == 0 || n < first || n >= first + control->short_count)
+		return false;
+	errno = EMFILE;
+	return true;
+}
+
 /* The function of that name that this one stands before. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -99,6 +117,39 @@ WRAP(ssize_t, sendmsg, SEND, (int fd, const struct msghdr *m, int flags), (fd, m
 WRAP(int, waitid, WAIT, (idtype_t kind, id_t id, siginfo_t *info, int options),
      (kind, id, info, options))
 
+#define WRAP_OPENING(type, none, name, declared, passed) \
+	type name declared                               \
+	{                                                \
+		static type(*next) declared;             \
+		next = next != NULL ? next : NEXT(name); \
+		return is_short() ? none : next passed;  \
+	}
+
+WRAP_OPENING(int, -1, socket, (int domain, int type, int protocol), (domain, type, protocol))
+WRAP_OPENING(int, -1, accept4, (int fd, struct sockaddr *from, socklen_t *len, int flags),
+             (fd, from, len, flags))
+WRAP_OPENING(int, -1, pipe2, (int fds[2], int flags), (fds, flags))
+WRAP_OPENING(DIR *, NULL, opendir, (const char *path), (path))
+WRAP_OPENING(FILE *, NULL, fopen, (const char *path, const char *mode), (path, mode))
+WRAP_OPENING(int, -1, nftw, (const char *path, __nftw_func_t each, int fds, int flags),
+             (path, each, fds, flags))
+
+/* Under both of its names: with large files the second is meant. */
+#define WRAP_OPEN(name)                                                 \
+	int name(const char *path, int flags, ...)                      \
+	{                                                               \
+		static int (*next)(const char *, int, ...);             \
+		va_list ap;                                             \
+		va_start(ap, flags);                                    \
+		mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0; \
+		va_end(ap);                                             \
+		next = next != NULL ? next : NEXT(name);                \
+		return is_short() ? -1 : next(path, flags, mode);       \
+	}
+
+WRAP_OPEN(open)
+WRAP_OPEN(open64)
+
 /* SQLite's, by the name that it knows it under. */
 ssize_t pwrite64(int fd, const void *data, size_t n, off_t at)
 {
@@ -112,7 +163,7 @@ ssize_t pwrite64(int fd, const void *data, size_t n, off_t at)
 	return next(fd, data, n, at);
 }
 
-/* clone3 and pidfd_send_signal, which the C library does not wrap. */
+/* clone3 and what is for pidfds, which the C library does not wrap. */
 long syscall(long number, ...)
 {
 	static long (*next)(long, ...);
@@ -127,5 +178,7 @@ long syscall(long number, ...)
 		step(CLONE);
 	else if (number == SYS_pidfd_send_signal)
 		step(KILL);
+	if ((number == SYS_clone3 || number == SYS_pidfd_open) && is_short())
+		return -1;
 	return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

@@ -1,5 +1,5 @@
-"""A bridge that dies at a chosen one of its calls to the kernel, or whose registry's disk is
-full: fault.c is preloaded into it."""
+"""A bridge that dies at a chosen one of its calls to the kernel, whose registry's disk is full, or
+that runs out of descriptors: fault.c is preloaded into it."""
 import mmap
 import os
 import pathlib
@@ -12,7 +12,7 @@ from client import until
 SOURCE = pathlib.Path(__file__).with_name("fault.c")
 NAMES = ("mkdir", "rename", "unlink", "rmdir", "write", "send", "connect", "clone", "kill", "wait",
          "truncate")
-HEAD = struct.Struct("=iiii")  # struct control of fault.c
+HEAD = struct.Struct("=iiiiiii")  # struct control of fault.c
 CALLS_MAX = 4096
 
 
@@ -49,6 +49,17 @@ class FaultyBridge(Bridge):
     def registry_full_after(self, writes):
         """So many more writes succeed. None: its disk is not full."""
         self._set(3, 0 if writes is None else writes + 1)
+
+    def short_at(self, n, count=1):
+        """No descriptor for so many calls from the n-th from now on; 0: there always is one."""
+        self._set(5, 0)
+        self._set(4, 0)
+        self._set(6, count)
+        self._set(5, n)
+
+    def opened(self):
+        """How often it has asked for a descriptor since short_at."""
+        return HEAD.unpack_from(self.control)[4]
 
     def calls(self):
         """The names of those that it has made since die_at, and was about to make at the last."""

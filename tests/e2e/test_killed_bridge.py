@@ -1,26 +1,19 @@
 """A bridge killed at many points of what it does, 43 of creates, deletes, snapshots, forks and
 execs among them: what was acknowledged is there, what was not leaves nothing, and a neighbour
 that has no part in it notices nothing."""
-import os
-import pathlib
 import time
 
 import pytest
 
-from client import Sandbox, until
+from belongings import Belongings
+from client import Sandbox
 from fault import FaultyBridge, points
 
 DELAYS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.09, 0.13, 0.18, 0.25, 0.35)
 
 
-class Killed:
-    """One bridge for all points, a sandbox of it that lives through them all, and what must be
-    true after each."""
-
-    def __init__(self, bridge):
-        self.bridge, self.client = bridge.start(), bridge.client
-        self.neighbour = self.client.create(ttl_seconds=3600)
-        self.neighbour.start("while :; do sleep 0.1; done", exec_id="stays", timeout_seconds=None)
+class Killed(Belongings):
+    """One bridge for all points."""
 
     def ask(self, method, path, body=None, headers=None):
         """The reply, or None when the bridge died before it was whole."""
@@ -58,45 +51,6 @@ class Killed:
             self.bridge.start()
             yield what, reply
         assert len(reached) >= count * 3 // 4, f"{name}: {reached} of {calls}"
-
-    def sandboxes(self):
-        """All but the neighbour."""
-        items = self.client.get("/v1/sandboxes").json["items"]
-        return [Sandbox(self.client, i) for i in items if i["id"] != self.neighbour.id]
-
-    def snapshots(self):
-        return self.client.get("/v1/snapshots").json["items"]
-
-    def left(self):
-        """What of this machine is taken for its guests: files, and where processes work."""
-        state = self.bridge.state
-        memory = memory_of(state)
-        found = {str(p) for at in (state / "vm", state / "hibernated", memory) for p in at.glob("*")}
-        found |= {str(p) for p in state.glob("baked/*.part")}
-        for proc in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                found.add(os.readlink(proc / "cwd"))
-            except OSError:
-                pass
-        mine = (str(state), str(memory) + "/")
-        return {f for f in found if "kvm-trial" not in f and f.startswith(mine)}
-
-    def check(self, sandboxes=(), snapshots=()):
-        """These are there, running, and nothing else is, on disk and in memory as well."""
-        ids = {s.id for s in sandboxes}
-        assert {s.id for s in self.sandboxes()} == ids
-        assert {s["id"] for s in self.snapshots()} == set(snapshots)
-        assert {p.name for p in self.bridge.state.glob("snapshots/*")} == set(snapshots)
-        assert all(s.out("echo ok") == "ok\n" for s in [*sandboxes, self.neighbour])
-        assert self.neighbour.state("stays")["state"] == "running"
-        wanted = {f"{at}/{i[-26:]}" for i in ids | {self.neighbour.id}
-                  for at in (self.bridge.state / "vm", memory_of(self.bridge.state))}
-        until(lambda: self.left() == wanted, 10, "everything else going")
-
-
-def memory_of(state):
-    at = state.stat()
-    return pathlib.Path(f"/dev/shm/sandgate-{at.st_dev:x}-{at.st_ino:x}")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,191 @@
+"""A bridge that has no descriptor to spare, at each of the calls for one that a sandbox's life
+takes, for one call and for a while: who asked gets what was asked for or is told of the
+shortage, what was not part of it notices nothing, and nothing is left when it is over."""
+import time
+
+import pytest
+
+from belongings import Belongings
+from client import Sandbox, until
+from fault import FaultyBridge
+
+A_WHILE = 12  # calls in a row that get no descriptor
+EVER = 1 << 30
+
+
+class Short(Belongings):
+    def each_point(self, act, undo, every=1):
+        """Let act() ask for something and undo(reply) bring back what was before: undisturbed,
+        to count its calls; then with one of them getting no descriptor, by turns all of them or
+        `every` so many; and with each third of those beginning a while of none."""
+        self.bridge.short_at(0)
+        reply = act()
+        calls = self.bridge.opened()
+        assert reply.status < 300, reply.body
+        undo(reply)
+        print(calls, "calls")
+        for at in range(1, calls + 1, every):
+            for count in (1, A_WHILE) if at // every % 3 == 0 else (1,):
+                self.bridge.short_at(at, count)
+                reply = act()
+                assert reply.status < 300 or (reply.status, reply.code) == \
+                    (503, "capacity.unavailable"), (at, count, reply.body)
+                self.bridge.short_at(0)
+                print(at, count, reply.status)  # of a failure
+                undo(reply)
+
+
+@pytest.fixture(scope="module")
+def short(farm):
+    made = Short(farm.new("qemu", kind=FaultyBridge))
+    yield made
+    made.bridge.short_at(0)
+    made.bridge.stop()
+
+
+@pytest.fixture
+def box(short):
+    made = short.client.create(ttl_seconds=600)
+    made.start("i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done", exec_id="counter",
+               timeout_seconds=None)
+    yield made
+    made.delete()
+    short.check()
+
+
+def test_a_create_is_made_or_leaves_nothing(short):
+    def undo(reply):
+        boxes = [Sandbox(short.client, reply.json)] if reply.status == 201 else []
+        short.check(boxes)
+        for made in boxes:
+            assert made.delete().status == 204
+    short.each_point(lambda: short.client.post("/v1/sandboxes", {"template": "base"}, timeout=60), undo)
+
+
+def test_a_delete_takes_all(short):
+    boxes = [short.client.create()]
+
+    def undo(reply):
+        assert short.client.get(boxes[-1].path).status == 410
+        short.check()
+        boxes.append(short.client.create())
+    short.each_point(lambda: short.client.delete(boxes[-1].path, timeout=60), undo)
+    boxes[-1].delete()
+
+
+def test_a_snapshot_is_whole_or_not_there(short, box):
+    def undo(reply):
+        snapshots = [reply.json["id"]] if reply.status == 201 else []
+        short.check([box], snapshots)
+        assert box.state("counter")["state"] == "running"
+        for name in snapshots:
+            assert short.client.delete(f"/v1/snapshots/{name}").status == 204
+    short.each_point(lambda: short.client.post(box.path + "/snapshots", timeout=60), undo)
+
+
+def test_a_snapshots_files_go_when_they_can(short, box):
+    take = lambda: short.client.post(box.path + "/snapshots", timeout=60).json["id"]
+    names = [take()]
+
+    def undo(reply):
+        short.check([box])
+        names.append(take())
+    short.each_point(lambda: short.client.delete(f"/v1/snapshots/{names[-1]}"), undo)
+    short.client.delete(f"/v1/snapshots/{names[-1]}")
+
+
+def test_a_fork_has_all_its_children_or_none(short, box):
+    def undo(reply):
+        items = reply.json["items"] if reply.status == 201 else []
+        children = [Sandbox(short.client, i) for i in items]
+        assert len(children) in (0, 2)
+        short.check([box, *children])
+        for child in children:
+            assert child.delete().status == 204
+    short.each_point(lambda: short.client.post(box.path + "/fork", {"count": 2}, timeout=60), undo,
+                     every=4)
+
+
+def test_a_sandbox_sleeps_or_stays_awake_with_the_state_it_had(short, box):
+    box.out("echo kept > /tmp/state")
+
+    def undo(reply):
+        assert box.status() == ("hibernated" if reply.status == 200 else "running")
+        assert box.out("cat /tmp/state") == "kept\n"
+        short.check([box])
+    short.each_point(lambda: short.client.post(box.path + "/hibernate", timeout=60), undo)
+
+
+def test_a_sandbox_wakes_or_sleeps_on_with_the_state_it_had(short, box):
+    box.out("echo kept > /tmp/state")
+    sleep = lambda: short.client.post(box.path + "/hibernate", timeout=60)
+    assert sleep().status == 200
+
+    def undo(reply):
+        assert reply.status == 200 or box.status() == "hibernated"
+        assert box.out("cat /tmp/state") == "kept\n"
+        short.check([box])
+        assert sleep().status == 200
+    short.each_point(lambda: short.client.post(box.path + "/wake", timeout=60), undo)
+
+
+def test_a_pause_is_made_and_taken_back(short, box):
+    resume = lambda: short.client.post(box.path + "/resume", timeout=60)
+
+    def undo(reply):
+        assert box.status() == ("paused" if reply.status == 200 else "running")
+        assert reply.status != 200 or resume().status == 200
+        short.check([box])
+    short.each_point(lambda: short.client.post(box.path + "/pause", timeout=60), undo)
+
+
+def test_a_guest_that_stands_still_outlives_any_shortage(short, box):
+    """One that lasts for longer than everything else has a deadline for."""
+    log = lambda: short.bridge.log.read_text()
+    before = log().count("its guest is let go on later")
+    short.bridge.short_at(0)
+    assert short.client.post(box.path + "/snapshots", timeout=60).status == 201
+    calls = short.bridge.opened()
+    for at in range(calls, 1, -1):
+        short.bridge.short_at(at, EVER)
+        with short.client.send("POST", box.path + "/snapshots", {}, timeout=60) as connection:
+            until(lambda: short.bridge.opened() >= at + 50, 60, "many tries")
+            short.bridge.short_at(0)
+            assert connection.reply().status in (201, 503)
+        if log().count("its guest is let go on later") > before:
+            break
+    else:
+        raise AssertionError("no point after which it stands still")
+    assert box.out("echo ok") == "ok\n"
+    for item in short.snapshots():
+        short.client.delete(f"/v1/snapshots/{item['id']}")
+
+
+def test_a_bridge_that_starts_takes_up_what_lives_or_says_why_it_does_not(short, box):
+    bridge = short.bridge
+    bridge.kill()
+    bridge.short_at(0)
+    bridge.start()
+    calls = bridge.opened()
+    for at in range(1, calls + 1, 2):
+        bridge.kill()
+        bridge.short_at(at)
+        try:
+            bridge.start()
+        except AssertionError:
+            assert bridge.process.wait() != 0
+            assert "Too many open files" in bridge.log.read_text()[-300:]
+            bridge.start()
+        bridge.short_at(0)
+        assert box.state("counter")["state"] == "running", at
+        short.check([box])
+
+
+def test_connections_wait_for_descriptors_and_the_bridge_does_not_spin(short):
+    short.bridge.short_at(1, EVER)
+    with short.client.send("GET", "/v1/sandboxes") as connection:
+        begun = time.monotonic()
+        until(lambda: short.bridge.opened() >= 20, 10, "some tries")
+        assert time.monotonic() - begun > 0.2
+        short.bridge.short_at(0)
+        assert connection.reply().status == 200
