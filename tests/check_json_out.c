@@ -36,11 +36,10 @@ START_TEST(commas_and_names_come_by_themselves)
 	json_out_string(&j, NULL, "{");
 	json_out_null(&j, NULL);
 	json_out_end(&j, ']');
-	json_out_double(&j, "d", 0.1);
 	json_out_end(&j, '}');
 	assert_written(&j,
 	               "{\"a\":\"x\",\"none\":null,\"list\":[-9223372036854775808,true,{},[],"
-	               "\"{\",null],\"d\":0.1}");
+	               "\"{\",null]}");
 }
 END_TEST
 
@@ -53,20 +52,6 @@ START_TEST(raw_text_surrounds_a_value)
 	json_out_end(&j, '}');
 	json_out_raw(&j, "\n\n", 2);
 	assert_written(&j, "data: {}\n\n");
-}
-END_TEST
-
-START_TEST(numbers_that_json_lacks_are_null)
-{
-	struct json_out j = {0};
-
-	json_out_array(&j, NULL);
-	json_out_double(&j, NULL, 0.0 / 0.0);
-	json_out_double(&j, NULL, 1.0 / 0.0);
-	json_out_double(&j, NULL, 1e300);
-	json_out_double(&j, NULL, 3);
-	json_out_end(&j, ']');
-	assert_written(&j, "[null,null,1e+300,3]");
 }
 END_TEST
 
@@ -109,7 +94,6 @@ START_TEST(broken_utf8_is_repaired_and_told)
 	snprintf(want, sizeof want, "\"%s\"", out ? out : in);
 	json_out_string(&j, NULL, in);
 	ck_assert_int_eq(j.repaired, out != NULL);
-	ck_assert_int_eq(utf8_valid(in, strlen(in)), out == NULL);
 	assert_written(&j, want);
 }
 END_TEST
@@ -184,7 +168,7 @@ START_TEST(a_cut_character_is_held_back)
 }
 END_TEST
 
-START_TEST(base64_of_the_rfc_goes_both_ways)
+START_TEST(base64_is_that_of_the_rfc)
 {
 	static const char *const pairs[][2] = {
 	    {"", ""},
@@ -199,27 +183,12 @@ START_TEST(base64_of_the_rfc_goes_both_ways)
 
 	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
 		size_t len = strlen(pairs[i][0]), coded = strlen(pairs[i][1]);
-		char text[16], back[16];
+		char text[16];
 
 		ck_assert_uint_eq(BASE64_LEN(len), coded);
 		base64_encode(text, pairs[i][0], len);
 		ck_assert_mem_eq(text, pairs[i][1], coded);
-		ck_assert_int_eq(base64_decode(back, text, coded), (ssize_t)len);
-		ck_assert_mem_eq(back, pairs[i][0], len);
-		ck_assert_int_eq(base64_decode(text, text, coded), (ssize_t)len); /* in place */
 	}
-}
-END_TEST
-
-START_TEST(sloppy_base64_is_refused)
-{
-	static const char *const bad[] = {"Z",    "Zg",       "Zg=",  "Zh==", "Zm9=",
-	                                  "=g==", "Zg==Zg==", "Z===", "====", "Zm9\n",
-	                                  " Zm9", "Zm-_",     "Zg=a", "Zm9v="};
-	char out[16];
-
-	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-		ck_assert_msg(base64_decode(out, bad[i], strlen(bad[i])) == -1, "%s", bad[i]);
 }
 END_TEST
 
@@ -243,15 +212,13 @@ int main(void)
 	TCase *t = new_case("json_out", NULL, NULL);
 	tcase_add_test(t, commas_and_names_come_by_themselves);
 	tcase_add_test(t, raw_text_surrounds_a_value);
-	tcase_add_test(t, numbers_that_json_lacks_are_null);
 	tcase_add_test(t, control_characters_quotes_and_backslashes_are_escaped);
 	tcase_add_loop_test(t, broken_utf8_is_repaired_and_told, 0,
 	                    sizeof repairs / sizeof *repairs);
 	tcase_add_test(t, a_megabyte_of_three_byte_characters_survives_every_block_edge);
 	tcase_add_test(t, every_byte_pair_reads_back_as_valid_json);
 	tcase_add_test(t, a_cut_character_is_held_back);
-	tcase_add_test(t, base64_of_the_rfc_goes_both_ways);
-	tcase_add_test(t, sloppy_base64_is_refused);
+	tcase_add_test(t, base64_is_that_of_the_rfc);
 	tcase_add_test(t, base64_is_a_string_value);
 	return run_suite("json_out", t) != 0;
 }

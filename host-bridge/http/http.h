@@ -41,8 +41,6 @@ const char *http_query_key(const struct http_exchange *x, size_t n);
 const char *http_header(const struct http_exchange *x, const char *name);
 /* "127.0.0.1:5555" or "unix". */
 const char *http_peer(const struct http_exchange *x);
-/* Whether the request has (or may have) a body: Content-Length > 0 or chunked. */
-bool http_has_body(const struct http_exchange *x);
 
 /* ---- body: one of these, once, inside on_request ---- */
 

@@ -78,11 +78,6 @@ const char *http_peer(const struct http_exchange *x)
 	return x->conn->peer;
 }
 
-bool http_has_body(const struct http_exchange *x)
-{
-	return x->head.chunked || x->head.content_length > 0;
-}
-
 /* ---- body ---- */
 
 static void want_body(struct http_exchange *x, enum http_body_mode mode, size_t max,

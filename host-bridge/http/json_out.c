@@ -1,6 +1,5 @@
 #include "host-bridge/http/json_out.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,24 +194,6 @@ void json_out_int(struct json_out *j, const char *key, int64_t value)
 
 	begin_value(j, key);
 	add(j, text, (size_t)snprintf(text, sizeof text, "%lld", (long long)value));
-}
-
-void json_out_double(struct json_out *j, const char *key, double value)
-{
-	char text[32];
-	int n = 0;
-
-	if (!isfinite(value)) {
-		json_out_null(j, key);
-		return;
-	}
-	for (int digits = 15; digits <= 17; digits++) {
-		n = snprintf(text, sizeof text, "%.*g", digits, value);
-		if (strtod(text, NULL) == value)
-			break;
-	}
-	begin_value(j, key);
-	add(j, text, (size_t)n);
 }
 
 void json_out_bool(struct json_out *j, const char *key, bool value)

@@ -37,8 +37,6 @@ void json_out_string(struct json_out *j, const char *key, const char *value);
 void json_out_bytes(struct json_out *j, const char *key, const void *data, size_t len);
 void json_out_base64(struct json_out *j, const char *key, const void *data, size_t len);
 void json_out_int(struct json_out *j, const char *key, int64_t value);
-/* The shortest digits that read back as the same number; NaN and infinities give null. */
-void json_out_double(struct json_out *j, const char *key, double value);
 void json_out_bool(struct json_out *j, const char *key, bool value);
 void json_out_null(struct json_out *j, const char *key);
 

@@ -56,15 +56,3 @@ size_t utf8_split(const char *s, size_t len)
 	}
 	return 0;
 }
-
-bool utf8_valid(const char *s, size_t len)
-{
-	for (size_t i = 0; i < len;) {
-		bool valid, cut;
-
-		i += utf8_char(s + i, len - i, &valid, &cut);
-		if (!valid)
-			return false;
-	}
-	return true;
-}

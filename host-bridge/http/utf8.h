@@ -17,7 +17,4 @@ size_t utf8_char(const char *s, size_t len, bool *valid, bool *cut);
  * hold them back until the rest has come. Broken bytes are not held back. */
 size_t utf8_split(const char *s, size_t len);
 
-/* Whether all of it is valid. */
-bool utf8_valid(const char *s, size_t len);
-
 #endif
