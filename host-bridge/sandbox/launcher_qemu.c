@@ -55,12 +55,7 @@ static void boot_arguments(struct vm_command *c, const struct template *t,
 	vm_command_arg(c, "-initrd");
 	vm_command_arg(c, "%s", t->initrd);
 	vm_command_arg(c, "-append");
-	/* A guest whose kernel panics ends at once, and so is seen to be lost. Pressure
-	 * accounting makes every new cgroup a tenth dearer. */
-	vm_command_arg(c,
-	               "console=" QEMU_CONSOLE
-	               " quiet panic=-1 psi=0 init_on_alloc=0 random.trust_cpu=on"
-	               " cryptomgr.notests%s%s%s",
+	vm_command_arg(c, "console=" QEMU_CONSOLE VMM_BOOT_ARGUMENTS "%s%s%s",
 	               kvm ? "" : " mitigations=off", tsc, disks);
 }
 
@@ -119,8 +114,8 @@ static void start_at_once(struct vm_plan *plan)
 	plan->command[1] = device;
 }
 
-static int plan(const struct launcher_host *host, const struct launcher_request *r,
-                struct vm_plan *plan, struct err *e)
+/* The program, its machine of the size asked for, and the devices that every guest has. */
+static void machine_arguments(struct vm_command *c, const struct launcher_request *r, bool kvm)
 {
 	static const char *const always[] = {
 	    "-nodefaults",
@@ -140,19 +135,6 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	    "-mon",
 	    "chardev=monitor,mode=control",
 	};
-	/* A guest whose state is loaded gets its device afterwards: it cannot be saved. */
-	static const char *const device[] = {
-	    "-chardev",
-	    "socket,id=vsock,path=" DEVICE_SOCKET,
-	    "-device",
-	    QEMU_VSOCK ",chardev=vsock,id=vsock0,bus=port0",
-	};
-	static const char *const incoming[] = {"-incoming", "defer"};
-	char monitor[108];
-	if (launcher_device(r, plan, e) < 0 ||
-	    launcher_socket(monitor, r->dir, QEMU_MONITOR, e) < 0)
-		return -1;
-	struct vm_command *c = &plan->command[plan->count++];
 	vm_command_arg(c, QEMU_PROGRAM);
 	vm_command_arg(c, "-M");
 	vm_command_arg(c, QEMU_MACHINE ",memory-backend=ram");
@@ -161,9 +143,9 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	vm_command_arg(c, QEMU_FIRMWARE);
 #endif
 	vm_command_arg(c, "-accel");
-	vm_command_arg(c, "%s", host->kvm ? "kvm" : "tcg");
+	vm_command_arg(c, "%s", kvm ? "kvm" : "tcg");
 	vm_command_arg(c, "-cpu");
-	vm_command_arg(c, "%s", host->kvm ? "host" : "max,-erms");
+	vm_command_arg(c, "%s", kvm ? "host" : "max,-erms");
 	vm_command_arg(c, "-smp");
 	vm_command_arg(c, "%u", r->vcpus);
 	vm_command_arg(c, "-m");
@@ -172,10 +154,29 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	vm_command_arg(c, "memory-backend-file,id=ram,size=%uM,share=on,mem-path=%s",
 	               r->memory_mib, r->memory);
 	add_all(c, always, sizeof(always) / sizeof(*always));
+}
+
+static int plan(const struct launcher_host *host, const struct launcher_request *r,
+                struct vm_plan *plan, struct err *e)
+{
+	/* A guest whose state is loaded gets its device afterwards: it cannot be saved. */
+	static const char *const device[] = {
+	    "-chardev",
+	    "socket,id=vsock,path=" DEVICE_SOCKET,
+	    "-device",
+	    QEMU_VSOCK ",chardev=vsock,id=vsock0,bus=port0",
+	};
+	char monitor[108];
+	if (launcher_device(r, plan, e) < 0 ||
+	    launcher_socket(monitor, r->dir, QEMU_MONITOR, e) < 0)
+		return -1;
+	struct vm_command *c = &plan->command[plan->count++];
+	machine_arguments(c, r, host->kvm != NULL);
 	launcher_disks(r, plan);
 	disk_arguments(c, &plan->boot);
 	if (r->restore != NULL) {
-		add_all(c, incoming, sizeof(incoming) / sizeof(*incoming));
+		vm_command_arg(c, "-incoming");
+		vm_command_arg(c, "defer");
 	} else {
 		boot_arguments(c, &r->template, &plan->boot, host->kvm);
 		add_all(c, device, sizeof(device) / sizeof(*device));
