@@ -277,7 +277,6 @@ void kvm_trial_cancel(struct kvm_trial *t)
 		return;
 	ev_timer_stop(t->loop, &t->deadline);
 	link_destroy(t->link, false);
-	vm_stop(t->vm, NULL, NULL);
-	vm_forget(t->vm);
+	vm_destroy(t->vm);
 	free(t);
 }

@@ -98,6 +98,16 @@ def test_until_kvm_has_been_tried_creates_are_told_to_wait(bridge):
     assert (reply.status, reply.code) == (502, "launcher.failed")
 
 
+def test_a_bridge_that_ends_before_the_answer_leaves_nothing_of_the_trial(bridge):
+    bridge.doubles.fault("silent", 1000)
+    bridge.start()
+    until(lambda: list(bridge.state.glob("vm/*")), 10, "the trial's beginning")
+    bridge.terminate()
+    bridge.process.wait(30)
+    assert not list(bridge.state.glob("vm/*"))
+    assert not list(bridge.state.glob("kvm"))
+
+
 def test_what_fails_is_passed_over_and_another_choice_is_tried_anew(bridge):
     bridge.break_program("firecracker")
     bridge.break_program("cloud-hypervisor")
