@@ -25,7 +25,7 @@ static void setup(void)
 {
 	snprintf(name, sizeof(name), "sandgate-check-%d", (int)getpid());
 	e = (struct err){0};
-	vm_cgroup_open(tree, name);
+	ck_assert_int_eq(vm_cgroup_open(tree, name, &e), 0);
 	snprintf(leaf, sizeof(leaf), "%.*s/01ABC", PATH_MAX / 2, tree);
 }
 
@@ -149,8 +149,8 @@ START_TEST(what_nobody_owns_is_swept_and_what_is_known_stays)
 	ck_assert_int_eq(vm_cgroup_make(orphan, &size, &e), 0);
 	struct vm_pid kept = start_in(leaf), lost = start_in(orphan);
 	vm_cgroup_close(tree); /* its owner ends without knowing better */
-	vm_cgroup_open(tree, name);
-	vm_cgroup_sweep(tree, is_leaf, NULL);
+	ck_assert_int_eq(vm_cgroup_open(tree, name, &e), 0);
+	ck_assert_int_eq(vm_cgroup_sweep(tree, is_leaf, NULL, &e), 0);
 	wait_for(&lost);
 	ck_assert_int_lt(access(orphan, F_OK), 0);
 	ck_assert_int_eq(waitpid(kept.pid, NULL, WNOHANG), 0);
@@ -165,8 +165,8 @@ START_TEST(without_the_right_there_is_no_tree)
 	char none[PATH_MAX];
 	snprintf(name, sizeof(name), "sandgate-check-none");
 	ck_assert_int_eq(seteuid(65534), 0);
-	vm_cgroup_open(none, name);
-	vm_cgroup_sweep(none, is_leaf, NULL);
+	ck_assert_int_eq(vm_cgroup_open(none, name, &e), 0);
+	ck_assert_int_eq(vm_cgroup_sweep(none, is_leaf, NULL, &e), 0);
 	vm_cgroup_close(none);
 	ck_assert_int_eq(seteuid(0), 0);
 	ck_assert_str_eq(none, "");
@@ -244,14 +244,15 @@ START_TEST(the_bridge_leaves_its_cgroup_to_the_tree_and_the_next_finds_both)
 	if (!has_bounds())
 		return;
 	enter_delegated(base);
-	vm_cgroup_open(again, "sandgate-check-unit");
+	ck_assert_int_eq(vm_cgroup_open(again, "sandgate-check-unit", &e), 0);
 	snprintf(wanted, sizeof(wanted), "%s/sandgate-check-unit", base);
 	ck_assert_str_eq(again, wanted);
 	read_text(again, "cgroup.subtree_control", text, sizeof(text));
 	ck_assert_ptr_nonnull(strstr(text, "memory"));
 	read_text(base, "sandgate-bridge/cgroup.procs", text, sizeof(text));
 	ck_assert_int_eq(atoi(text), getpid());
-	vm_cgroup_open(again, "sandgate-check-unit"); /* from where it is now */
+	ck_assert_int_eq(vm_cgroup_open(again, "sandgate-check-unit", &e),
+	                 0); /* from where it is now */
 	ck_assert_str_eq(again, wanted);
 	vm_cgroup_close(again);
 	leave_delegated(base);
@@ -268,7 +269,7 @@ START_TEST(it_stays_where_others_are_and_vms_are_grouped_all_the_same)
 	if (neighbour == 0)
 		for (;;)
 			pause();
-	vm_cgroup_open(other, "sandgate-check-unit");
+	ck_assert_int_eq(vm_cgroup_open(other, "sandgate-check-unit", &e), 0);
 	ck_assert_str_ne(other, "");
 	read_text(other, "cgroup.subtree_control", text, sizeof(text));
 	ck_assert_str_eq(text, "");
@@ -285,7 +286,7 @@ int main(void)
 {
 	TCase *t = new_case("vm_cgroup", setup, teardown);
 	char found[PATH_MAX];
-	vm_cgroup_open(found, "sandgate-check");
+	vm_cgroup_open(found, "sandgate-check", &e);
 	vm_cgroup_close(found);
 	if (found[0] != '\0') {
 		tcase_add_test(t,

@@ -1,5 +1,6 @@
 /* QEMU: a PCI machine with a vhost-user vsock device that is a process of ours, so that it
  * needs neither KVM nor a kernel module; with KVM where that has proved to work. */
+#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,29 +25,31 @@ static int probe(const struct launcher_host *host, struct err *e)
 	return launcher_program(QEMU_PROGRAM, path, e);
 }
 
-/* The frequency of this host's time-stamp counter in kHz, or 0. Under TCG a guest that is
- * not told it spends its boot measuring, and may hang in that. */
-static unsigned long tsc_khz(void)
+/* The frequency of this host's time-stamp counter in kHz, 0 where it has none. Under TCG a
+ * guest that is not told it spends its boot measuring, and may hang in that. */
+static int tsc_khz(unsigned long *khz, struct err *e)
 {
 	char line[256];
-	unsigned long khz = 0;
 	FILE *f = fopen("/proc/cpuinfo", "re");
 	if (f == NULL)
-		return 0;
-	while (khz == 0 && fgets(line, sizeof(line), f) != NULL) {
+		return err_errno(e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
+		                 "/proc/cpuinfo");
+	while (*khz == 0 && fgets(line, sizeof(line), f) != NULL) {
 		const char *colon = strchr(line, ':');
 		if (strncmp(line, "cpu MHz", 7) == 0 && colon != NULL)
-			khz = (unsigned long)(strtod(colon + 1, NULL) * 1000);
+			*khz = (unsigned long)(strtod(colon + 1, NULL) * 1000);
 	}
 	fclose(f);
-	return khz;
+	return 0;
 }
 
-static void boot_arguments(struct vm_command *c, const struct template *t,
-                           const struct vmm_boot *b, bool kvm)
+static int boot_arguments(struct vm_command *c, const struct template *t,
+                          const struct vmm_boot *b, bool kvm, struct err *e)
 {
 	char tsc[64] = "", disks[64];
-	unsigned long khz = kvm ? 0 : tsc_khz();
+	unsigned long khz = 0;
+	if (!kvm && tsc_khz(&khz, e) < 0)
+		return -1;
 	if (khz > 0)
 		snprintf(tsc, sizeof(tsc), " tsc=reliable tsc_early_khz=%lu", khz);
 	vmm_disk_words(b, disks);
@@ -57,6 +60,7 @@ static void boot_arguments(struct vm_command *c, const struct template *t,
 	vm_command_arg(c, "-append");
 	vm_command_arg(c, "console=" QEMU_CONSOLE VMM_BOOT_ARGUMENTS "%s%s%s",
 	               kvm ? "" : " mitigations=off", tsc, disks);
+	return 0;
 }
 
 /* On the bus that is there from the start: a device behind a port could be pulled out. The
@@ -177,9 +181,10 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	if (r->restore != NULL) {
 		vm_command_arg(c, "-incoming");
 		vm_command_arg(c, "defer");
-	} else {
-		boot_arguments(c, &r->template, &plan->boot, host->kvm);
+	} else if (boot_arguments(c, &r->template, &plan->boot, host->kvm, e) == 0) {
 		add_all(c, device, sizeof(device) / sizeof(*device));
+	} else {
+		return -1;
 	}
 	vm_command_listen(c, monitor);
 	plan->vmm = &vmm_qemu;

@@ -168,8 +168,8 @@ int sandbox_set_adopt(struct sandbox_set *set, struct err *e)
 	}
 	snprintf(vm_dir, sizeof(vm_dir), "%s/vm", set->state_dir);
 	sandbox_saved_dir(set, NULL, saved_dirs);
-	vm_cgroup_sweep(set->cgroups, is_known, set);
-	if (vm_sweep(vm_dir, is_known, set, e) < 0 ||
+	if (vm_cgroup_sweep(set->cgroups, is_known, set, e) < 0 ||
+	    vm_sweep(vm_dir, is_known, set, e) < 0 ||
 	    vm_sweep(set->memory_dir, is_known, set, e) < 0 ||
 	    vm_sweep(saved_dirs, is_asleep, set, e) < 0)
 		return -1;

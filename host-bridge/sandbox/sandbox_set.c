@@ -126,7 +126,8 @@ static int make_paths(struct sandbox_set *set, const struct sandbox_set_config *
 		return err_errno(e, ERR_INTERNAL, errno, "%s", vm_dir);
 	if (name_of_state(set, name, e) < 0 || make_memory_dir(set, name, e) < 0)
 		return -1;
-	vm_cgroup_open(set->cgroups, name);
+	if (vm_cgroup_open(set->cgroups, name, e) < 0)
+		return -1;
 	baked_sweep(set->state_dir);
 	set->host.rootfs_dir = set->rootfs_dir;
 	set->host.agent_path = set->agent_path;
@@ -225,7 +226,7 @@ struct sandbox *sandbox_find(struct sandbox_set *set, const char *id, const char
 		if (workspace == NULL || strcmp(s->spec.workspace, workspace) == 0)
 			return s;
 	}
-	if (sandbox_find_unsaved(set, id, workspace) != NULL ||
+	if (sandbox_find_ending(set, id, workspace) != NULL ||
 	    sandbox_was_deleted(set, id, workspace))
 		err_set(e, ERR_SANDBOX_GONE, "the sandbox was deleted, or has expired");
 	else
@@ -233,12 +234,12 @@ struct sandbox *sandbox_find(struct sandbox_set *set, const char *id, const char
 	return NULL;
 }
 
-struct sandbox *sandbox_find_unsaved(struct sandbox_set *set, const char *id,
-                                     const char *workspace)
+struct sandbox *sandbox_find_ending(struct sandbox_set *set, const char *id,
+                                    const char *workspace)
 {
 	struct sandbox *s;
 	TAILQ_FOREACH (s, &set->all, entry)
-		if (s->deleted && s->unsaved && strcmp(s->id, id) == 0 &&
+		if (s->deleted && !s->gone && strcmp(s->id, id) == 0 &&
 		    (workspace == NULL || strcmp(s->spec.workspace, workspace) == 0))
 			break;
 	return s;

@@ -28,11 +28,12 @@ struct vm_cgroup_size {
 
 /* Make the tree called `name`, and write its directory to `tree`; "" when VMs cannot have
  * cgroups here. The log says once what cannot be had, and why. Where controllers are to be
- * passed on to it, the bridge leaves its cgroup to the tree, unless others are in there. */
-void vm_cgroup_open(char tree[PATH_MAX], const char *name);
-/* Kill and remove every leaf that is not known: nobody owns it. */
-void vm_cgroup_sweep(const char *tree, bool (*is_known)(const char *leaf, void *arg),
-                     void *arg);
+ * passed on to it, the bridge leaves its cgroup to the tree, unless others are in there.
+ * ERR_CAPACITY when that cannot be told for want of descriptors. */
+int vm_cgroup_open(char tree[PATH_MAX], const char *name, struct err *e);
+/* Kill and remove every leaf that is not known: nobody owns it. ERR_CAPACITY likewise. */
+int vm_cgroup_sweep(const char *tree, bool (*is_known)(const char *leaf, void *arg), void *arg,
+                    struct err *e);
 /* Remove the tree, unless VMs live on in it. */
 void vm_cgroup_close(const char *tree);
 

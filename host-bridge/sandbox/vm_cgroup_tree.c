@@ -26,6 +26,13 @@ static const char *const controllers[] = {"memory", "pids", "cpu"};
 
 /* ---- files ---- */
 
+/* A bridge must not run its VMs without bounds because it was short of descriptors when it
+ * started. Every other failure says what can be had here. */
+static bool is_short(void)
+{
+	return errno == EMFILE || errno == ENFILE;
+}
+
 static int write_file(const char *dir, const char *file, const char *text)
 {
 	char path[PATH_MAX + 32];
@@ -39,16 +46,19 @@ static int write_file(const char *dir, const char *file, const char *text)
 	return n < 0 ? -1 : 0;
 }
 
-/* "" when it cannot be read. */
-static void read_file(const char *dir, const char *file, char out[FILE_MAX])
+/* "" and -1 with errno when it cannot be read. */
+static int read_file(const char *dir, const char *file, char out[FILE_MAX])
 {
 	char path[PATH_MAX + 32];
 	snprintf(path, sizeof(path), "%s/%s", dir, file);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd >= 0 ? read(fd, out, FILE_MAX - 1) : 0;
+	ssize_t n = fd >= 0 ? read(fd, out, FILE_MAX - 1) : -1;
+	int saved = errno;
 	if (fd >= 0)
 		close(fd);
 	out[n > 0 ? n : 0] = '\0';
+	errno = saved;
+	return n < 0 ? -1 : 0;
 }
 
 static bool has_word(const char *text, const char *word)
@@ -62,35 +72,39 @@ static bool has_word(const char *text, const char *word)
 
 /* ---- where ---- */
 
-/* The directory of the cgroup that this process is in. The hierarchy's line in
- * /proc/self/cgroup starts with "0::" (cgroups(7)). */
-static void own_cgroup(char out[PATH_MAX])
+/* The directory of the cgroup that this process is in; "" where there is none. The hierarchy's
+ * line in /proc/self/cgroup starts with "0::" (cgroups(7)). -1 in a shortage. */
+static int own_cgroup(char out[PATH_MAX])
 {
 	char line[PATH_MAX], mount[PATH_MAX / 2] = "", path[PATH_MAX / 2] = "";
+	out[0] = '\0';
 	FILE *f = fopen("/proc/self/mounts", "re");
-	while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+	if (f == NULL)
+		return is_short() ? -1 : 0;
+	while (fgets(line, sizeof(line), f) != NULL)
 		if (mount[0] == '\0' && strstr(line, " cgroup2 ") != NULL)
 			sscanf(line, "%*s %2047s", mount);
-	if (f != NULL)
-		fclose(f);
+	fclose(f);
 	f = fopen("/proc/self/cgroup", "re");
-	while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+	if (f == NULL)
+		return is_short() ? -1 : 0;
+	while (fgets(line, sizeof(line), f) != NULL)
 		if (strncmp(line, "0::", 3) == 0)
 			sscanf(line + 3, "%2047s", path);
-	if (f != NULL)
-		fclose(f);
-	out[0] = '\0';
+	fclose(f);
 	if (mount[0] != '\0' && path[0] == '/')
 		snprintf(out, PATH_MAX, "%s%s", mount, path[1] != '\0' ? path : "");
+	return 0;
 }
 
 /* A bridge that was started by another one is in that one's place already. */
-static void base_cgroup(char out[PATH_MAX])
+static int base_cgroup(char out[PATH_MAX])
 {
-	own_cgroup(out);
+	int rc = own_cgroup(out);
 	char *last = strrchr(out, '/');
 	if (last != NULL && strcmp(last + 1, BRIDGE_GROUP) == 0)
 		*last = '\0';
+	return rc;
 }
 
 /* ---- what can be had ---- */
@@ -127,64 +141,84 @@ static bool is_root(const char *dir)
 	return access(type, F_OK) < 0;
 }
 
-/* Leave `base`, as the last one that is in there. */
-static void move_out(const char *base)
+/* Leave `base`, as the last one that is in there. -1 in a shortage. */
+static int move_out(const char *base)
 {
 	char group[PATH_MAX + 32], procs[FILE_MAX], self[16];
-	read_file(base, "cgroup.procs", procs);
+	if (read_file(base, "cgroup.procs", procs) < 0 && is_short())
+		return -1;
 	snprintf(self, sizeof(self), "%d\n", (int)getpid());
 	if (strcmp(procs, self) != 0)
-		return;
+		return 0;
 	snprintf(group, sizeof(group), "%s/" BRIDGE_GROUP, base);
-	if ((mkdir(group, 0755) < 0 && errno != EEXIST) ||
-	    write_file(group, "cgroup.procs", "0") < 0)
-		log_warn("vm", NULL, "%s: %s", group, strerror(errno));
+	if ((mkdir(group, 0755) == 0 || errno == EEXIST) &&
+	    write_file(group, "cgroup.procs", "0") == 0)
+		return 0;
+	log_warn("vm", NULL, "%s: %s", group, strerror(errno));
+	return is_short() ? -1 : 0;
 }
 
-/* Pass on to leaves what there is of controllers; the names of the others to `missing`. */
-static void pass_on(const char *base, const char *tree, char *missing, size_t room)
+/* Pass on to leaves what there is of controllers; the names of the others to `missing`. -1 in a
+ * shortage. */
+static int pass_on(const char *base, const char *tree, char *missing, size_t room)
 {
 	char there[FILE_MAX], passed[FILE_MAX];
 	bool moved = is_root(base);
 	size_t n = 0;
 	missing[0] = '\0';
-	read_file(base, "cgroup.controllers", there);
-	read_file(base, "cgroup.subtree_control", passed);
+	if ((read_file(base, "cgroup.controllers", there) < 0 && is_short()) ||
+	    (read_file(base, "cgroup.subtree_control", passed) < 0 && is_short()))
+		return -1;
 	for (size_t i = 0; i < CONTROLLERS; i++) {
 		char word[16];
 		bool is_there = has_word(there, controllers[i]);
 		if (is_there && !moved && !has_word(passed, controllers[i])) {
-			move_out(base);
+			if (move_out(base) < 0)
+				return -1;
 			moved = true;
 		}
 		snprintf(word, sizeof(word), "+%s", controllers[i]);
-		if (!is_there || write_file(base, "cgroup.subtree_control", word) < 0 ||
-		    write_file(tree, "cgroup.subtree_control", word) < 0)
-			n += (size_t)snprintf(missing + n, room - n, "%s%s", n > 0 ? ", " : "",
-			                      controllers[i]);
+		if (is_there && write_file(base, "cgroup.subtree_control", word) == 0 &&
+		    write_file(tree, "cgroup.subtree_control", word) == 0)
+			continue;
+		if (is_there && is_short())
+			return -1;
+		n += (size_t)snprintf(missing + n, room - n, "%s%s", n > 0 ? ", " : "",
+		                      controllers[i]);
 	}
+	return 0;
 }
 
-void vm_cgroup_open(char tree[PATH_MAX], const char *name)
+static int cannot_tell(struct err *e)
+{
+	return err_errno(e, ERR_CAPACITY, errno, "what cgroups VMs can have");
+}
+
+int vm_cgroup_open(char tree[PATH_MAX], const char *name, struct err *e)
 {
 	char base[PATH_MAX], missing[64];
 	tree[0] = '\0';
-	base_cgroup(base);
+	if (base_cgroup(base) < 0)
+		return cannot_tell(e);
 	if (base[0] == '\0') {
 		log_info("vm", NULL, "VMs have no cgroups: there is no cgroup v2 here");
-		return;
+		return 0;
 	}
 	if ((size_t)snprintf(tree, PATH_MAX, "%.*s/%s", PATH_MAX / 2, base, name) >=
 	        PATH_MAX / 2 ||
 	    (mkdir(tree, 0755) < 0 && errno != EEXIST) || try_birth(tree) < 0) {
+		if (is_short())
+			return cannot_tell(e);
 		log_info("vm", NULL, "VMs have no cgroups: %s: %s", tree, strerror(errno));
 		rmdir(tree);
 		tree[0] = '\0';
-		return;
+		return 0;
 	}
-	pass_on(base, tree, missing, sizeof(missing));
+	if (pass_on(base, tree, missing, sizeof(missing)) < 0)
+		return cannot_tell(e);
 	log_info("vm", NULL, "VMs have cgroups in %s%s%s", tree,
 	         missing[0] != '\0' ? ", without bounds on " : "", missing);
+	return 0;
 }
 
 /* ---- the end ---- */
@@ -218,20 +252,25 @@ static void kill_and_remove(const char *leaf)
 		close(p.fd);
 }
 
-void vm_cgroup_sweep(const char *tree, bool (*is_known)(const char *leaf, void *arg), void *arg)
+int vm_cgroup_sweep(const char *tree, bool (*is_known)(const char *leaf, void *arg), void *arg,
+                    struct err *e)
 {
 	char leaf[PATH_MAX];
-	DIR *all = tree[0] != '\0' ? opendir(tree) : NULL;
 	struct dirent *d;
-	while (all != NULL && (d = readdir(all)) != NULL) {
+	if (tree[0] == '\0')
+		return 0;
+	DIR *all = opendir(tree);
+	if (all == NULL)
+		return err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", tree);
+	while ((d = readdir(all)) != NULL) {
 		snprintf(leaf, sizeof(leaf), "%.*s/%s", PATH_MAX / 2, tree, d->d_name);
 		if (d->d_type != DT_DIR || d->d_name[0] == '.' || is_known(leaf, arg))
 			continue;
 		log_info("vm", NULL, "removing what was left in %s", leaf);
 		kill_and_remove(leaf);
 	}
-	if (all != NULL)
-		closedir(all);
+	closedir(all);
+	return 0;
 }
 
 void vm_cgroup_close(const char *tree)
