@@ -1,5 +1,6 @@
 """A bridge that dies at a chosen one of its calls to the kernel, whose registry's disk is full, or
 that runs out of descriptors: fault.c is preloaded into it."""
+import contextlib
 import mmap
 import os
 import pathlib
@@ -50,15 +51,27 @@ class FaultyBridge(Bridge):
         """So many more writes succeed. None: its disk is not full."""
         self._set(3, 0 if writes is None else writes + 1)
 
-    def short_at(self, n, count=1):
-        """No descriptor for so many calls from the n-th from now on; 0: there always is one."""
+    def _short_at(self, n, count=0):
         self._set(5, 0)
         self._set(4, 0)
         self._set(6, count)
         self._set(5, n)
 
+    @contextlib.contextmanager
+    def shortage(self, n, count):
+        """Meanwhile it gets no descriptor for `count` calls from the n-th on."""
+        self._short_at(n, count)
+        try:
+            yield
+        finally:
+            self._short_at(0)
+
+    def count_opened(self):
+        """Begin to count."""
+        self._short_at(0)
+
     def opened(self):
-        """How often it has asked for a descriptor since short_at."""
+        """How often it has asked for a descriptor since then, or since a shortage's begin."""
         return HEAD.unpack_from(self.control)[4]
 
     def calls(self):
