@@ -47,8 +47,7 @@ static int db_error(struct registry *r, struct err *e, const char *what)
 	int why = sqlite3_errcode(r->db), errnum = 0;
 	if (why == SQLITE_FULL)
 		code = ERR_STORAGE_FULL;
-	else if (why == SQLITE_IOERR ||
-	         why == SQLITE_CANTOPEN) /* or its index, which is mapped */
+	else if (why == SQLITE_IOERR || why == SQLITE_CANTOPEN)
 		code = err_of_errno(errnum = sqlite3_system_errno(r->db), code);
 	return err_errno(e, code, errnum, "the registry: %s: %s", what, sqlite3_errmsg(r->db));
 }
@@ -137,6 +136,9 @@ static int prepare(struct registry *r, struct err *e)
 	return 0;
 }
 
+/* Nobody else reads it while we live: so its index is kept in memory, and a bridge can start
+ * where the disk has no room for one (sqlite.org/wal.html, "Use of WAL Without Shared-Memory").
+ */
 static int open_db(struct registry *r, const char *state_dir, struct err *e)
 {
 	char path[PATH_MAX];
@@ -145,8 +147,10 @@ static int open_db(struct registry *r, const char *state_dir, struct err *e)
 		return db_error(r, e, path);
 	if (chmod(path, 0600) < 0)
 		return err_errno(e, ERR_INTERNAL, errno, "%s", path);
-	if (sqlite3_exec(r->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;", NULL,
-	                 NULL, NULL) != SQLITE_OK)
+	if (sqlite3_exec(r->db,
+	                 "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL;"
+	                 " PRAGMA synchronous = NORMAL;",
+	                 NULL, NULL, NULL) != SQLITE_OK)
 		return db_error(r, e, "set-up");
 	return migrate(r, e) < 0 ? -1 : prepare(r, e);
 }

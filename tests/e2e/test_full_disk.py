@@ -245,6 +245,24 @@ def test_a_hibernation_that_cannot_be_written_down_leaves_it_running(small, box)
     goes_on(box)
 
 
+@pytest.mark.parametrize("end", ["kill", "terminate"])
+def test_a_bridge_starts_on_a_full_disk_and_serves_so_that_room_can_be_made(small, box, end):
+    """One that ended in peace has left no file of the registry's that the next could write to."""
+    snap = ask(box, "snapshots").json["id"]
+    getattr(small, end)()
+    small.process.wait(30)
+    small.fill(small.state)
+    small.start()
+    goes_on(box)
+    is_full(ask(box, "snapshots"))
+    assert small.client.delete(f"/v1/snapshots/{snap}").status == 204
+    assert small.client.request("PATCH", box.path, {"ttl_seconds": 601}).status == 200
+    restart(small)
+    assert small.client.get("/v1/snapshots").json["items"] == []
+    assert small.client.get(box.path + "/lifecycle").json["ttl_seconds"] == 601
+    goes_on(box)
+
+
 @pytest.mark.parametrize("action", ["snapshots", "fork", "pause", "wake"])
 def test_a_change_that_cannot_be_written_down_is_not_made(small, box, action):
     """Wherever it fails, the sandbox is what it was, for the next bridge too."""
@@ -336,7 +354,7 @@ def test_a_guest_whose_memory_is_on_a_full_disk_writes_to_it_all_the_same(farm):
         box = bridge.client.create(**GUEST)  # which boots, for there is no room to bake
         assert (box.info["boot_mode"], list(bridge.state.glob("baked/*"))) == ("boot", [])
         bridge.fill(bridge.state)
-        box.out("head -c 40m /dev/urandom > /dev/shm/x; sync")
+        box.out("head -c 40m /dev/urandom > /dev/shm/x; sync", timeout_seconds=50)
         is_full(bridge.client.post("/v1/sandboxes", {"template": "base", **GUEST}))
         is_full(ask(box, "snapshots"))
         assert box.out("wc -c < /dev/shm/x") == f"{40 * MIB}\n"
@@ -377,7 +395,7 @@ def test_a_create_without_room_for_its_disk_leaves_nothing(small, box, leave):
 
 def test_a_disk_that_cannot_be_copied_is_told_and_its_sandbox_runs_on(small, box, with_disk):
     digest = with_disk.out("dd if=/dev/urandom of=/data bs=1M count=50 2>/dev/null; sync;"
-                           "echo 3 > /proc/sys/vm/drop_caches; sha256sum /data")
+                           "echo 3 > /proc/sys/vm/drop_caches; sha256sum /data", timeout_seconds=50)
     reply = ask(with_disk, "snapshots")
     assert reply.status == 201, reply.body
     assert small.client.delete(f"/v1/snapshots/{reply.json['id']}").status == 204
@@ -392,7 +410,7 @@ def test_a_disk_that_cannot_be_copied_is_told_and_its_sandbox_runs_on(small, box
 
 def test_one_that_cannot_wake_for_want_of_room_for_its_disk_sleeps_on(small, box, with_disk):
     digest = with_disk.out("dd if=/dev/urandom of=/data bs=1M count=50 2>/dev/null; sync;"
-                           "echo 3 > /proc/sys/vm/drop_caches; sha256sum /data")
+                           "echo 3 > /proc/sys/vm/drop_caches; sha256sum /data", timeout_seconds=50)
     assert ask(with_disk, "hibernate").status == 200
     kept = small.files()
     small.fill(small.state, 25 * MIB)
@@ -405,7 +423,8 @@ def test_one_that_cannot_wake_for_want_of_room_for_its_disk_sleeps_on(small, box
 
 def test_a_guest_whose_disk_finds_no_room_has_io_errors_and_lives(small, box, with_disk):
     small.fill(small.state, MIB)
-    result = with_disk.run("dd if=/dev/urandom of=/data bs=1M count=50 conv=fsync")
+    result = with_disk.run("dd if=/dev/urandom of=/data bs=1M count=50 conv=fsync",
+                           timeout_seconds=50)
     assert result["exit_code"] != 0 and "Input/output error" in result["stderr"], result
     assert with_disk.out("echo ok") == "ok\n"
     small.free(small.state)
