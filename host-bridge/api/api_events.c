@@ -1,6 +1,6 @@
 /* Streams of what happens to sandboxes: of one, or of all that the token may see. A stream
  * reads the node's log at its client's pace; what the log has forgotten by then is told as a
- * gap. */
+ * gap. That of one sandbox ends with it. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -19,6 +19,7 @@ struct event_stream {
 	struct sse sse;
 	uint64_t next;        /* to be sent */
 	char sandbox_id[128]; /* "" for all */
+	bool last;            /* it is deleted: nothing will be added */
 };
 
 static void stream_destroy(struct event_stream *s)
@@ -69,8 +70,10 @@ static void put_event(const struct event_stream *s, struct json_out *out, uint64
 	end_event(out);
 }
 
-static void put_gap(const struct event_stream *s, struct json_out *out)
+/* What is lost lies before the oldest event that is kept. */
+static void put_gap(struct event_stream *s, struct json_out *out)
 {
+	s->next = event_log_first(s->log);
 	begin_event(s, out, s->next - 1, "gap");
 	json_out_null(out, "sandbox_id");
 	json_out_null(out, "at");
@@ -79,7 +82,15 @@ static void put_gap(const struct event_stream *s, struct json_out *out)
 	end_event(out);
 }
 
-/* What there is, while the client takes it. */
+static void finish(struct event_stream *s)
+{
+	struct api_request *r = s->r;
+	r->on_gone = r->on_room = NULL;
+	stream_destroy(s);
+	api_end(r);
+}
+
+/* What there is, while the client takes it. The stream may have ended then. */
 static void pump(struct event_stream *s)
 {
 	bool room = true;
@@ -87,17 +98,20 @@ static void pump(struct event_stream *s)
 		struct json_out out = {0};
 		const struct event *e = event_log_at(s->log, s->next);
 		if (e == NULL) {
-			s->next = event_log_first(s->log);
 			put_gap(s, &out);
 		} else {
 			if (is_wanted(s, e))
 				put_event(s, &out, s->next, e);
+			s->last |= s->sandbox_id[0] != '\0' && out.len > 0 &&
+			           strcmp(e->type, "deleted") == 0;
 			s->next++;
 		}
 		if (out.len > 0)
 			room = sse_write(&s->sse, &out);
 		json_out_free(&out);
 	}
+	if (s->last && s->next == event_log_next(s->log))
+		finish(s);
 }
 
 static void on_event(struct event_listener *l)
@@ -110,12 +124,7 @@ static void on_event(struct event_listener *l)
 
 static void on_end(struct event_listener *l)
 {
-	struct event_stream *s =
-	    (struct event_stream *)((char *)l - offsetof(struct event_stream, listener));
-	struct api_request *r = s->r;
-	r->on_gone = r->on_room = NULL;
-	stream_destroy(s);
-	api_end(r);
+	finish((struct event_stream *)((char *)l - offsetof(struct event_stream, listener)));
 }
 
 static void on_room(struct api_request *r)
@@ -139,12 +148,20 @@ static int take_id(struct event_stream *s, const char *id, struct json_out *out,
 		s->next = number + 1;
 		return 0;
 	}
-	s->next = event_log_first(s->log);
 	put_gap(s, out);
 	return 0;
 }
 
-static void watch(struct api_request *r, const char *sandbox_id)
+static bool has_more(const struct event_stream *s)
+{
+	for (uint64_t n = s->next; n < event_log_next(s->log); n++)
+		if (is_wanted(s, event_log_at(s->log, n)))
+			return true;
+	return false;
+}
+
+/* `last`: nothing will happen any more. A client that has it all is told not to ask again. */
+static void watch(struct api_request *r, const char *sandbox_id, bool last)
 {
 	struct err e = {0};
 	struct json_out first = {0};
@@ -156,12 +173,18 @@ static void watch(struct api_request *r, const char *sandbox_id)
 	}
 	s->r = r;
 	s->log = sandbox_set_events(r->api->sandboxes);
+	s->last = last;
 	s->listener.on_event = on_event;
 	s->listener.on_end = on_end;
 	snprintf(s->sandbox_id, sizeof(s->sandbox_id), "%s", sandbox_id);
 	if (take_id(s, http_header(r->x, "last-event-id"), &first, &e) < 0) {
 		free(s);
 		api_fail(r, &e, NULL);
+		return;
+	}
+	if (last && first.len == 0 && !has_more(s)) {
+		free(s);
+		api_reply_empty(r, 204);
 		return;
 	}
 	event_log_listen(s->log, &s->listener);
@@ -179,19 +202,21 @@ void api_events(struct api_request *r, char *data, size_t len)
 {
 	(void)data;
 	(void)len;
-	watch(r, "");
+	watch(r, "", false);
 }
 
-/* Of a deleted one as well: that is its last event. */
+/* Of a deleted one the rest of what a client has begun to read. */
 void api_sandbox_events(struct api_request *r, char *data, size_t len)
 {
 	struct err e = {0};
 	struct sandbox_set *set = r->api->sandboxes;
 	(void)data;
 	(void)len;
-	if (sandbox_find(set, r->sandbox_id, api_workspace(r), &e) == NULL &&
-	    !sandbox_was_deleted(set, r->sandbox_id, api_workspace(r)))
-		api_fail(r, &e, NULL);
+	bool lives = sandbox_find(set, r->sandbox_id, api_workspace(r), &e) != NULL ||
+	             sandbox_find_ending(set, r->sandbox_id, api_workspace(r)) != NULL;
+	if (lives ||
+	    (e.code == ERR_SANDBOX_GONE && http_header(r->x, "last-event-id") != NULL))
+		watch(r, r->sandbox_id, !lives);
 	else
-		watch(r, r->sandbox_id);
+		api_fail(r, &e, NULL);
 }

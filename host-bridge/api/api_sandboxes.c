@@ -274,7 +274,7 @@ void api_sandbox_delete(struct api_request *r, char *data, size_t len)
 	(void)data;
 	(void)len;
 	if (s == NULL)
-		s = sandbox_find_unsaved(set, r->sandbox_id, api_workspace(r));
+		s = sandbox_find_ending(set, r->sandbox_id, api_workspace(r));
 	if (s == NULL && sandbox_was_deleted(set, r->sandbox_id, api_workspace(r))) {
 		api_reply_empty(r, 204);
 		return;

@@ -26,15 +26,14 @@ void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
 	struct err e = {0};
 	if (on_done != NULL && sandbox_add_waiter(&s->done_waiters, &w, &e) < 0)
 		log_error("sandbox", s->id, "%s", e.msg);
-	if (s->deleted && s->unsaved)
+	if (s->deleted) {
 		sandbox_timer_in(s, 0.);
-	if (s->deleted)
 		return;
+	}
 	s->deleted = true;
 	s->reason = reason;
 	s->status = SANDBOX_DELETED;
 	break_off(s);
-	sandbox_event(s, "deleted", NULL, NULL);
 	sandbox_save_end(s);
 	sandbox_tell_waiters(s);
 	sandbox_timer_in(s, 0.);
@@ -107,6 +106,9 @@ void sandbox_delete_step(struct sandbox *s)
 	sandbox_drop_saved(s);
 	if (!is_written_down(s))
 		return;
+	if (!s->gone)
+		sandbox_event(s, "deleted", NULL, NULL);
+	s->gone = true;
 	tell_done(s, NULL);
 	if (!quiet || s->holds > 0 || !SLIST_EMPTY(&s->ready_waiters))
 		return;

@@ -108,6 +108,7 @@ struct sandbox {
 
 	bool unsaved;         /* it has ended, and its row does not say so yet */
 	bool deleted, ending; /* sandbox_delete was called; listeners were told of it */
+	bool gone;            /* all that it had is removed; who holds it still may */
 	Sandgate__CancelReason reason;
 	double cut_off_due; /* monotonic */
 	struct farewell *farewell;

@@ -54,9 +54,9 @@ void sandbox_set_on_create(struct sandbox_set *set,
  * `workspace` NULL sees all (admin). */
 struct sandbox *sandbox_find(struct sandbox_set *set, const char *id, const char *workspace,
                              struct err *e);
-/* One that was deleted, and the registry does not say so yet; or NULL. */
-struct sandbox *sandbox_find_unsaved(struct sandbox_set *set, const char *id,
-                                     const char *workspace);
+/* One that is being deleted, and not all that it had is gone yet; or NULL. */
+struct sandbox *sandbox_find_ending(struct sandbox_set *set, const char *id,
+                                    const char *workspace);
 /* Whether `id` was deleted within DELETED_S (DELETE answers 204 again). */
 bool sandbox_was_deleted(struct sandbox_set *set, const char *id, const char *workspace);
 /* The sandbox that an Idempotency-Key made within IDEMPOTENCY_S. Finding an orphan claims it.

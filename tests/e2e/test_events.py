@@ -93,6 +93,25 @@ def test_an_id_of_another_process_gives_a_gap_and_nonsense_is_refused(local_brid
     box.delete()
 
 
+def test_a_sandboxes_stream_ends_with_it_and_clients_are_told_so(local_bridge):
+    client = local_bridge.client
+    box = client.create(ttl_seconds=60)
+    call = box.stream("echo; sleep 60", exec_id="cut-off")
+    call.until("stdout")
+    stream = client.stream("GET", box.path + "/events")
+    box.delete()
+    with within(60, stream):
+        seen = list(stream)
+    assert [(e.name, e.data["detail"]) for e in seen] == [
+        ("exec_ended", "cancelled"), ("deleted", None)]
+    again = client.stream("GET", box.path + "/events", headers={"Last-Event-ID": seen[0].id})
+    with within(60, again):
+        assert [e.id for e in again] == [seen[1].id]
+    assert client.get(box.path + "/events", headers={"Last-Event-ID": seen[1].id}).status == 204
+    reply = client.get(box.path + "/events")
+    assert (reply.status, reply.error["code"]) == (410, "sandbox.gone")
+
+
 def test_the_end_of_idle_time_is_told(local_bridge):
     client = local_bridge.client
     node = client.stream("GET", "/v1/events")
