@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "guest-agent/agent_internal.h"
+#include "guest-agent/identity.h"
 #include "guest-agent/init.h"
 #include "proto/limits.h"
 #include "proto/log.h"
@@ -191,6 +192,7 @@ struct agent *agent_create(struct config *config, struct err *e)
 	}
 	a->config = config;
 	set_up_process();
+	identity_get_ready();
 	if (start(a, e) < 0) {
 		agent_destroy(a);
 		return NULL;

@@ -1,5 +1,6 @@
 /* What the agent tells about itself and its machine. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +8,9 @@
 #include <unistd.h>
 
 #include "guest-agent/agent_internal.h"
+#include "guest-agent/cgroup_files.h"
 #include "guest-agent/clock.h"
-#include "guest-agent/plain_file.h"
+#include "guest-agent/own_mount.h"
 #include "guest-agent/renew.h"
 #include "guest-agent/version.h"
 #include "proto/limits.h"
@@ -34,6 +36,7 @@ void agent_learn_features(struct agent *a)
 	if (a->config->manage_machine)
 		a->features[a->feature_count++] = "machine";
 	a->features[a->feature_count++] = "follow";
+	a->cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN); /* reads files, so not later */
 	if (uname(&u) == 0) {
 		snprintf(a->kernel, sizeof(a->kernel), "%s", u.release);
 		snprintf(a->arch, sizeof(a->arch), "%s", u.machine);
@@ -54,16 +57,11 @@ void agent_fill_opened(const struct agent *a, Sandgate__Opened *o)
 	o->generation = snapshot_generation(a->snapshot);
 }
 
-/* The first number behind `key` in a /proc file; 0 where it is not. */
-static uint64_t proc_number(const char *path, const char *key)
+/* The first number behind `key` in a file of /proc; 0 where it is not. */
+static uint64_t proc_number(const char *file, const char *key)
 {
 	char buf[4096];
-	FILE *f = plain_file_read(path);
-	if (f == NULL)
-		return 0;
-	size_t n = fread(buf, 1, sizeof(buf) - 1, f);
-	fclose(f);
-	buf[n] = '\0';
+	cgroup_files_read(own_proc(), file, buf, sizeof(buf));
 	const char *at = strstr(buf, key);
 	return at == NULL ? 0 : strtoull(at + strlen(key), NULL, 10);
 }
@@ -71,9 +69,13 @@ static uint64_t proc_number(const char *path, const char *key)
 static uint32_t count_fds(void)
 {
 	uint32_t n = 0;
-	DIR *d = opendir("/proc/self/fd");
-	if (d == NULL)
+	int fd = openat(own_proc(), "self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+	if (d == NULL) {
+		if (fd >= 0)
+			close(fd);
 		return 0;
+	}
 	while (readdir(d) != NULL)
 		n++;
 	closedir(d);
@@ -88,8 +90,8 @@ void agent_fill_info(const struct agent *a, Sandgate__InfoReply *r)
 	r->features = (char **)a->features;
 	r->kernel = (char *)a->kernel;
 	r->arch = (char *)a->arch;
-	r->memory_bytes = proc_number("/proc/meminfo", "MemTotal:") * KIB;
-	r->cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+	r->memory_bytes = proc_number("meminfo", "MemTotal:") * KIB;
+	r->cpus = a->cpus;
 	r->wall_clock_ms = clock_wall_ms();
 	r->agent_instance = instance(a);
 	r->generation = snapshot_generation(a->snapshot);
@@ -101,14 +103,14 @@ void agent_fill_metrics(struct agent *a, Sandgate__MetricsReply *r)
 {
 	struct exec_table_counts c = exec_table_counts(a->table);
 
-	r->memory_total_bytes = proc_number("/proc/meminfo", "MemTotal:") * KIB;
-	r->memory_available_bytes = proc_number("/proc/meminfo", "MemAvailable:") * KIB;
+	r->memory_total_bytes = proc_number("meminfo", "MemTotal:") * KIB;
+	r->memory_available_bytes = proc_number("meminfo", "MemAvailable:") * KIB;
 	r->cpu_usage_us = c.cpu_us;
 	r->execs_running = c.running;
 	r->execs_retained = c.retained;
 	r->retained_bytes = c.retained_bytes;
 	r->sessions = session_set_count(a->sessions);
-	r->agent_rss_bytes = proc_number("/proc/self/status", "VmRSS:") * KIB;
+	r->agent_rss_bytes = proc_number("self/status", "VmRSS:") * KIB;
 	r->agent_fds = count_fds();
 	r->leaves = cgroup_tree_leaves(a->tree);
 }

@@ -4,6 +4,7 @@
 #define SANDGATE_AGENT_INTERNAL_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "guest-agent/agent.h"
 #include "guest-agent/listen.h"
@@ -30,6 +31,7 @@ struct agent {
 	char *features[AGENT_FEATURES_MAX];
 	size_t feature_count;
 	char kernel[65], arch[65];
+	uint32_t cpus;
 };
 
 /* Once, at start. */

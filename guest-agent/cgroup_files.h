@@ -1,6 +1,7 @@
 /*
  * The cgroup file system by descriptor: short control files, and walks over a sub-tree. The
- * two halves of the cgroup module use it; it knows no tree and no leaf.
+ * two halves of the cgroup module use it; it knows no tree and no leaf. What reads numbers
+ * from /proc (own_mount.h) uses cgroup_files_read() as well.
  */
 #ifndef SANDGATE_CGROUP_FILES_H
 #define SANDGATE_CGROUP_FILES_H

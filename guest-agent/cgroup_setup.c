@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
 #include <sys/sysmacros.h>
@@ -15,6 +14,7 @@
 #include "guest-agent/cgroup_files.h"
 #include "guest-agent/cgroup_tree.h"
 #include "guest-agent/init.h"
+#include "guest-agent/own_mount.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -74,14 +74,6 @@ static bool find_base(char *out, size_t size)
 	if (f != NULL)
 		fclose(f);
 	return found;
-}
-
-/* A private copy of the mount where that is allowed: root in an exec cannot cover our
- * control files with mounts of its own. */
-static int open_base(const char *path)
-{
-	int fd = open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-	return fd >= 0 ? fd : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
 static void pause_ms(long ms)
@@ -263,7 +255,7 @@ void cgroup_setup(struct cgroup_tree *t)
 	t->base = t->top = t->exec = -1;
 	if (find_base(path, sizeof(path))) {
 		step = "its cgroup cannot be used";
-		t->base = open_base(path);
+		t->base = own_mount(path);
 		if (t->base >= 0)
 			t->top = take_top(t);
 		if (t->top >= 0 && enter(t->top) == 0)

@@ -23,6 +23,7 @@ struct exec_env {
 	struct cgroup_tree *tree;
 	struct spawner *spawner;
 	int null_fd; /* /dev/null, whatever an exec does to /dev */
+	unsigned cpus;
 	/* spawn_start() and the rest of spawn.h, but for tests that must run nothing. */
 	struct spawn *(*spawn)(struct spawner *s, const struct spawn_plan *plan,
 	                       void (*on_done)(const struct spawn_result *r, void *arg),

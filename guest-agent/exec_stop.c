@@ -173,8 +173,7 @@ static void on_cpu(struct ev_loop *loop, ev_timer *w, int revents)
 		         x->req.grace_ms);
 		return;
 	}
-	uint64_t next =
-	    (x->req.cpu_time_ms - used_ms) / (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
+	uint64_t next = (x->req.cpu_time_ms - used_ms) / x->env->cpus;
 	arm(x, &x->cpu, next < CPU_POLL_MIN_MS ? CPU_POLL_MIN_MS : next);
 }
 

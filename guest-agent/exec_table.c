@@ -251,6 +251,7 @@ struct exec_table *exec_table_create(struct ev_loop *loop, const struct config *
 	t->env = (struct exec_env){
 	    .loop = loop,
 	    .null_fd = null_fd,
+	    .cpus = (unsigned)sysconf(_SC_NPROCESSORS_ONLN), /* reads files: not later */
 	    .config = config,
 	    .idle = idle,
 	    .pipes = pipes,

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -10,10 +11,17 @@
 #include <sys/capability.h>
 #include <sys/stat.h>
 
+#include "guest-agent/own_mount.h"
 #include "guest-agent/plain_file.h"
 
-static const char *passwd_path = "/etc/passwd";
-static const char *group_path = "/etc/group";
+static int etc = -1; /* where the two are */
+static const char *passwd_path = "passwd";
+static const char *group_path = "group";
+
+void identity_get_ready(void)
+{
+	etc = own_mount("/etc");
+}
 
 void identity_set_files(const char *passwd, const char *group)
 {
@@ -68,7 +76,7 @@ static int fill(struct identity *out, const char *name, const char *home, const 
 /* The entry of `name`, or of `uid` when `name` is NULL. ENOENT: there is none. */
 static int find_user(const char *name, uid_t uid, struct identity *out)
 {
-	FILE *f = plain_file_read(passwd_path);
+	FILE *f = plain_file_read(etc, passwd_path);
 	struct passwd *pw;
 	int rc = ENOENT;
 
@@ -102,7 +110,7 @@ static int find_groups(struct identity *out)
 
 	out->groups[0] = out->gid;
 	out->group_count = 1;
-	FILE *f = plain_file_read(group_path);
+	FILE *f = plain_file_read(etc, group_path);
 	if (f == NULL)
 		return errno == ENOENT ? 0 : errno;
 	while (rc == 0 && (gr = fgetgrent(f)) != NULL) {
@@ -185,7 +193,7 @@ static struct version version_now(void)
 
 	memset(&v, 0, sizeof(v));
 	for (int i = 0; i < 2; i++) {
-		if (stat(paths[i], &st) != 0)
+		if (fstatat(etc, paths[i], &st, AT_SYMLINK_NOFOLLOW) != 0)
 			continue;
 		v.inode[i] = st.st_ino;
 		v.size[i] = st.st_size;

@@ -19,7 +19,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "guest-agent/cgroup_files.h"
 #include "guest-agent/init_parts.h"
+#include "guest-agent/own_mount.h"
 #include "guest-agent/renew.h"
 #include "proto/log.h"
 
@@ -99,6 +101,8 @@ static void setup_descriptors(void)
 		dup2(fd, STDIN_FILENO);
 		close(fd);
 	}
+	/* Root in an exec can stop the console: a line that it does not take is lost. */
+	fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK);
 }
 
 void init_load_modules(const char *list)
@@ -197,15 +201,10 @@ void init_setup(void)
 
 bool init_word(const char *name, char *value, size_t room)
 {
-	char text[4096] = "";
+	char text[4096];
 	bool found = false;
-	int fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
 
-	if (fd >= 0) {
-		ssize_t n = read(fd, text, sizeof(text) - 1);
-		text[n > 0 ? n : 0] = '\0';
-		close(fd);
-	}
+	cgroup_files_read(own_proc(), "cmdline", text, sizeof(text));
 	for (char *word = strtok(text, " \n"); word != NULL; word = strtok(NULL, " \n"))
 		if (strncmp(word, name, strlen(name)) == 0) {
 			snprintf(value, room, "%s", word + strlen(name));
@@ -261,7 +260,8 @@ static void unmount_all(void)
 {
 	char targets[MOUNTS_MAX][256], line[1024];
 	int count = 0;
-	FILE *f = fopen("/proc/self/mounts", "re");
+	int fd = openat(own_proc(), "self/mounts", O_RDONLY | O_CLOEXEC);
+	FILE *f = fd >= 0 ? fdopen(fd, "r") : NULL;
 
 	while (f != NULL && count < MOUNTS_MAX && fgets(line, sizeof(line), f) != NULL) {
 		char *rest = line;

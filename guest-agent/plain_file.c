@@ -5,21 +5,26 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int plain_file_open(const char *path, int flags)
+int plain_file_open(int dir, const char *path, int flags)
 {
 	struct stat st;
-	int fd = open(path, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	int fd = openat(dir, path, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 
-	if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)))
+	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
 		return fd;
-	close(fd);
-	errno = ENOENT;
+	if (fd >= 0) {
+		close(fd);
+		errno = ENOENT;
+	} else if (errno == EBADF || (fstatat(dir, path, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	                              !S_ISREG(st.st_mode))) {
+		errno = ENOENT;
+	}
 	return -1;
 }
 
-FILE *plain_file_read(const char *path)
+FILE *plain_file_read(int dir, const char *path)
 {
-	int fd = plain_file_open(path, O_RDONLY);
+	int fd = plain_file_open(dir, path, O_RDONLY | O_NOFOLLOW);
 	FILE *f = fd >= 0 ? fdopen(fd, "r") : NULL;
 
 	if (fd >= 0 && f == NULL)

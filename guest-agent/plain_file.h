@@ -7,10 +7,10 @@
 
 #include <stdio.h>
 
-/* open(2) without O_CREAT, closed on exec. -1 with errno, ENOENT for what is no regular file.
- */
-int plain_file_open(const char *path, int flags);
-/* The same as a stream to read, or NULL. */
-FILE *plain_file_read(const char *path);
+/* openat(2) without O_CREAT, closed on exec. -1 with errno, ENOENT for what is no regular file
+ * and where `dir` is -1: there is none. */
+int plain_file_open(int dir, const char *path, int flags);
+/* The same as a stream to read, or NULL; no link is followed. */
+FILE *plain_file_read(int dir, const char *path);
 
 #endif

@@ -191,7 +191,7 @@ static int create(const char *path, const char *text)
 static int open_single(const char *path)
 {
 	struct stat st;
-	int fd = plain_file_open(path, O_WRONLY | O_NOFOLLOW);
+	int fd = plain_file_open(AT_FDCWD, path, O_WRONLY | O_NOFOLLOW);
 
 	if (fd < 0 || (fstat(fd, &st) == 0 && st.st_nlink == 1))
 		return fd;

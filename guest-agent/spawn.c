@@ -1,7 +1,6 @@
 #include "guest-agent/spawn.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <linux/sched.h>
 #include <sched.h>
@@ -15,6 +14,8 @@
 #include <unistd.h>
 
 #include "guest-agent/arch.h"
+#include "guest-agent/cgroup_files.h"
+#include "guest-agent/own_mount.h"
 #include "guest-agent/spawn_child.h"
 #include "guest-agent/workers.h"
 
@@ -42,8 +43,9 @@ static const char *const stage_names[] = {
     [STAGE_CGROUP] = "cgroup",
     [STAGE_SIGNALS] = "signals",
     [STAGE_SETSID] = "setsid",
-    [STAGE_DESCRIPTORS] = "descriptors",
+    [STAGE_TABLE] = "descriptors",
     [STAGE_OOM_SCORE] = "oom_score_adj",
+    [STAGE_DESCRIPTORS] = "descriptors",
     [STAGE_RLIMIT] = "rlimit",
     [STAGE_USER] = "user",
     [STAGE_CAPABILITIES] = "capabilities",
@@ -92,13 +94,8 @@ static bool died_without_exec(pid_t pid)
 	char path[32], text[512];
 	unsigned both = 0x04 | 0x40;
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return false;
-	ssize_t n = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	text[n > 0 ? n : 0] = '\0';
+	snprintf(path, sizeof(path), "%d/stat", (int)pid);
+	cgroup_files_read(own_proc(), path, text, sizeof(text));
 	/* After the name, which may hold anything: state ppid pgrp session tty tpgid flags. */
 	char *at = strrchr(text, ')');
 	for (int i = 0; at != NULL && i < 7; i++)

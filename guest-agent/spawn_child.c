@@ -88,22 +88,33 @@ CHILD long close_from(unsigned first, unsigned last)
 	return syscall(SYS_close_range, first, last, 0) != 0 && errno != ENOSYS ? -1 : 0;
 }
 
-/* Until here the descriptors are the agent's own, and nothing may close or replace one. */
-CHILD long leave_table(unsigned past)
+CHILD int larger(int a, int b)
 {
-	if (syscall(SYS_close_range, past, ~0U, CLOSE_RANGE_UNSHARE) == 0)
+	return a > b ? a : b;
+}
+
+/* Until here the descriptors are the agent's own, and nothing may close or replace one. */
+CHILD long setup_table(struct spawn_child *c)
+{
+	int last = larger(c->proc, c->plan->extra_fd);
+
+	for (int i = 0; i < 3; i++)
+		last = larger(last, c->fds[i]);
+	if (syscall(SYS_close_range, last + 1, ~0U, CLOSE_RANGE_UNSHARE) == 0)
 		return 0;
 	return errno == ENOSYS ? syscall(SYS_unshare, CLONE_FILES) : -1;
 }
 
+/* Before the identity changes: that makes /proc/self the property of root. */
+CHILD long setup_oom_score(struct spawn_child *c)
+{
+	return c->proc >= 0 ? put_file(c->proc, "self/oom_score_adj", "0", 1) : 0;
+}
+
 CHILD long setup_descriptors(struct spawn_child *c)
 {
-	int extra = c->plan->extra_fd, last = extra;
+	int extra = c->plan->extra_fd;
 
-	for (int i = 0; i < 3; i++)
-		last = c->fds[i] > last ? c->fds[i] : last;
-	if (leave_table((unsigned)last + 1) != 0)
-		return -1;
 	for (int i = 0; i < 3; i++)
 		if (syscall(SYS_dup3, c->fds[i], i, 0) < 0)
 			return -1;
@@ -113,12 +124,6 @@ CHILD long setup_descriptors(struct spawn_child *c)
 	    close_from((unsigned)extra + 1, ~0U) != 0)
 		return -1;
 	return syscall(SYS_fcntl, extra, F_SETFD, 0);
-}
-
-/* Before the identity changes: that makes /proc/self the property of root. */
-CHILD long setup_oom_score(struct spawn_child *c)
-{
-	return c->reset_oom_score ? put_file(AT_FDCWD, "/proc/self/oom_score_adj", "0", 1) : 0;
 }
 
 CHILD long setup_rlimits(struct spawn_child *c)
@@ -237,8 +242,9 @@ static const struct {
     {STAGE_CGROUP, setup_cgroup},
     {STAGE_SIGNALS, setup_signals},
     {STAGE_SETSID, setup_session},
-    {STAGE_DESCRIPTORS, setup_descriptors},
+    {STAGE_TABLE, setup_table}, /* from here on the descriptors are its own */
     {STAGE_OOM_SCORE, setup_oom_score},
+    {STAGE_DESCRIPTORS, setup_descriptors},
     {STAGE_RLIMIT, setup_rlimits},
     {STAGE_CAPABILITIES, setup_bounding},
     {STAGE_USER, setup_user},

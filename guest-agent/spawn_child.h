@@ -20,8 +20,9 @@ enum spawn_stage {
 	STAGE_CGROUP,
 	STAGE_SIGNALS,
 	STAGE_SETSID,
-	STAGE_DESCRIPTORS,
+	STAGE_TABLE,
 	STAGE_OOM_SCORE,
+	STAGE_DESCRIPTORS,
 	STAGE_RLIMIT,
 	STAGE_USER,
 	STAGE_CAPABILITIES,
@@ -40,9 +41,9 @@ struct spawn_child {
 	char *const *programs; /* what execve tries, in order; NULL-terminated */
 	struct spawn_rlimit rlimits[SPAWN_RLIMITS_MAX];
 	int rlimit_count;
-	uint64_t ignored;     /* bit n-1: signal n is ignored by the agent */
-	bool join_cgroup;     /* clone could not place the child */
-	bool reset_oom_score; /* the agent's own is not 0 */
+	uint64_t ignored; /* bit n-1: signal n is ignored by the agent */
+	bool join_cgroup; /* clone could not place the child */
+	int proc;         /* /proc, where the agent's own oom_score_adj is not 0; else -1 */
 	bool switch_user;
 	bool drop_inheritable; /* the agent has inheritable capabilities */
 	const int *fds;        /* what stands for the plan's three, at low numbers */

@@ -1,5 +1,3 @@
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/capability.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "guest-agent/cgroup_files.h"
+#include "guest-agent/own_mount.h"
 #include "guest-agent/spawn_child.h"
 #include "proto/limits.h"
 
@@ -47,13 +47,9 @@ static uint64_t ignored_signals(void)
 
 static bool oom_score_is_set(void)
 {
-	char text[16] = "";
-	int fd = open("/proc/self/oom_score_adj", O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return false;
-	ssize_t n = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	return n > 0 && atoi(text) != 0;
+	char text[16];
+	cgroup_files_read(own_proc(), "self/oom_score_adj", text, sizeof(text));
+	return atoi(text) != 0;
 }
 
 static bool has_inheritable(void)
@@ -163,7 +159,7 @@ int spawn_child_prepare(struct spawn_child *c, const struct spawn_plan *plan,
 	/* clone3 resets handlers and finds the leaf; clone(2) does neither. */
 	c->ignored = has_clone3 ? own->ignored : UINT64_MAX;
 	c->join_cgroup = !has_clone3;
-	c->reset_oom_score = own->oom_score;
+	c->proc = own->oom_score ? own_proc() : -1;
 	c->drop_inheritable = own->inheritable;
 	c->switch_user = !is_self(plan->who, own);
 	plan_rlimits(c, own);

@@ -1,10 +1,12 @@
 /* Whom a command runs as: users, groups and capabilities, read from files that may lie. */
 #include <check.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/capability.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -167,6 +169,37 @@ START_TEST(a_fifo_is_no_list_of_users)
 }
 END_TEST
 
+/* It may lead to where nobody answers. */
+START_TEST(a_link_is_no_list_of_users)
+{
+	struct identity who;
+	char path[64];
+
+	snprintf(path, sizeof(path), "%s.link", passwd_file);
+	ck_assert_int_eq(symlink(passwd_file, path), 0);
+	identity_set_files(path, path);
+	ck_assert_int_eq(identity_resolve("root", &who), 0);
+	ck_assert_int_eq(identity_resolve("u1", &who), ENOENT);
+	unlink(path);
+}
+END_TEST
+
+START_TEST(what_is_mounted_over_etc_later_lists_no_users)
+{
+	struct identity before, after;
+
+	identity_set_files("passwd", "group");
+	identity_get_ready();
+	ck_assert_int_eq(identity_resolve("daemon", &before), 0);
+	ck_assert_int_eq(unshare(CLONE_NEWNS), 0);
+	ck_assert_int_eq(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+	ck_assert_int_eq(mount("cover", "/etc", "tmpfs", 0, NULL), 0);
+	ck_assert_int_eq(identity_resolve("root", &after), 0); /* the last answer is kept */
+	ck_assert_int_eq(identity_resolve("daemon", &after), 0);
+	ck_assert_mem_eq(&before, &after, sizeof(before));
+}
+END_TEST
+
 START_TEST(more_groups_than_fit_are_an_error_not_fewer_groups)
 {
 	struct identity id;
@@ -230,6 +263,8 @@ int main(void)
 	tcase_add_test(t, an_explicit_gid_is_the_only_group);
 	tcase_add_test(t, root_exists_in_an_image_without_users);
 	tcase_add_test(t, a_fifo_is_no_list_of_users);
+	tcase_add_test(t, a_link_is_no_list_of_users);
+	tcase_add_test(t, what_is_mounted_over_etc_later_lists_no_users);
 	tcase_add_test(t, more_groups_than_fit_are_an_error_not_fewer_groups);
 	tcase_add_test(t, a_home_that_does_not_fit_is_an_error);
 	tcase_add_test(t, capability_names_make_a_mask);

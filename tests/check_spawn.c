@@ -1,5 +1,6 @@
 /* What a spawned program inherits of the agent, and what it gets instead. */
 #include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 
 #include "proto/limits.h"
@@ -128,16 +129,44 @@ START_TEST(the_child_leads_a_session)
 }
 END_TEST
 
+static void put_own_oom_score(const char *score)
+{
+	int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+	ck_assert_int_eq(write(fd, score, strlen(score)), (ssize_t)strlen(score));
+	close(fd);
+}
+
 START_TEST(oom_score_adj_is_0)
 {
 	struct run run;
-	int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
 
-	ck_assert_int_eq(write(fd, "321", 3), 3);
-	close(fd);
+	put_own_oom_score("321");
 	recreate_spawner();
 	run_shell(&run, "exec cat /proc/self/oom_score_adj");
 	ck_assert_str_eq(run.text, "0\n");
+}
+END_TEST
+
+START_TEST(oom_score_adj_is_0_also_when_proc_is_covered)
+{
+	struct run run;
+	char proc[80], script[128];
+
+	ck_assert_int_eq(unshare(CLONE_NEWNS), 0); /* before there are threads to follow */
+	ck_assert_int_eq(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+	put_own_oom_score("321");
+	recreate_spawner();
+	snprintf(proc, sizeof(proc), "%s/proc", dir);
+	snprintf(script, sizeof(script), "exec cat %s/self/oom_score_adj", proc);
+	ck_assert_int_eq(mkdir(proc, 0755), 0);
+	ck_assert_int_eq(mount("/proc", proc, NULL, MS_BIND, NULL), 0);
+	ck_assert_int_eq(mount("cover", "/proc", "tmpfs", 0, NULL), 0);
+	run_shell(&run, script);
+	ck_assert_str_eq(run.text, "0\n");
+	ck_assert_int_eq(umount2("/proc", MNT_DETACH), 0);
+	ck_assert_int_eq(umount2(proc, MNT_DETACH), 0);
+	ck_assert_int_eq(rmdir(proc), 0);
 }
 END_TEST
 
@@ -287,6 +316,7 @@ int main(void)
 	tcase_add_test(t, umask_is_022);
 	tcase_add_test(t, the_child_leads_a_session);
 	tcase_add_test(t, oom_score_adj_is_0);
+	tcase_add_test(t, oom_score_adj_is_0_also_when_proc_is_covered);
 	tcase_add_test(t, limits_are_the_documented_ones);
 	tcase_add_test(t, asked_limits_are_soft_and_hard);
 	tcase_add_test(t, environment_and_arguments_arrive_as_given);

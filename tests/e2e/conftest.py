@@ -1,6 +1,7 @@
 import os
 import pathlib
 import shutil
+import subprocess
 import tempfile
 
 import pytest
@@ -108,6 +109,15 @@ def own_bridge(farm, launcher):
         if made.process.poll() is not None:
             made.start()
         made.stop()
+
+
+@pytest.fixture(scope="session")
+def tool(tmp_path_factory):
+    """What root in a guest can do that its shell cannot: escape.c, built to run anywhere."""
+    program = tmp_path_factory.mktemp("escape") / "escape"
+    subprocess.run(["cc", "-O1", "-static", "-s", "-o", program,
+                    bridge_module.ROOT / "tests/e2e/escape.c"], check=True)
+    return program.read_bytes()
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,11 @@
 """What root inside an exec tries against its deadline, its limits and the agent."""
-import subprocess
 import time
 
 import pytest
 
-from bridge import ROOT
 from client import until
 
 ANY, LOOPBACK, PORT = 0xffffffff, 1, 523
-
-
-@pytest.fixture(scope="session")
-def tool(tmp_path_factory):
-    program = tmp_path_factory.mktemp("escape") / "escape"
-    subprocess.run(["cc", "-O1", "-static", "-s", "-o", program,
-                    ROOT / "tests/e2e/escape.c"], check=True)
-    return program.read_bytes()
 
 
 def deadline_holds(sandbox, attempt):
@@ -69,11 +59,13 @@ def test_signalling_the_agent(fresh):
         assert fresh.out("echo ok") == "ok\n"
 
 
-def test_freezing_the_agent_with_ptrace_is_told(fresh, tool):
-    """Root may trace its init and leave it stopped: no deadline holds then (the README says
-    so), but what the bridge answers is typed and true."""
+@pytest.mark.parametrize("how", ["trace 1", "judge /sys/fs/cgroup"])
+def test_freezing_the_agent_is_told(fresh, tool, how):
+    """Root may trace its init and leave it stopped, or be asked by fanotify(7) whether it may
+    open its files: no deadline holds then (the README says so), but what the bridge answers is
+    typed and true."""
     fresh.put("/tmp/escape", tool)
-    for cmd in ("/tmp/escape trace 1", "echo ok"):
+    for cmd in (f"/tmp/escape {how}", "echo ok"):
         reply = fresh.exec(cmd, timeout_seconds=5)
         assert reply.status == 200 or reply.code in ("agent.timeout", "sandbox.lost"), reply.body
 
