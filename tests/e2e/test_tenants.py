@@ -132,11 +132,14 @@ def strange(client, sandbox, exec_id):
     yield "delete", client.delete(path)
     for action in ("exec", "exec/stream", "execs"):
         yield action, client.post(f"{path}/{action}", {"cmd": "true", "exec_id": exec_id})
-    yield "resumed", client.post(f"{path}/exec/stream", {"cmd": "true"},
-                                 headers={"Last-Event-ID": f"{exec_id}:0"})
-    for action in ("pause", "resume", "snapshots", "fork", "fork-tree"):
+    yield "stream resumed", client.post(f"{path}/exec/stream", {"cmd": "true"},
+                                        headers={"Last-Event-ID": f"{exec_id}:0"})
+    for action in ("pause", "resume", "hibernate", "wake", "snapshots", "fork", "fork-tree",
+                   "prepare"):
         yield action, client.post(f"{path}/{action}", {})
-    yield "execs", client.get(path + "/execs")
+    yield "resumed", client.post(path + "/resumed", {"generation": 1, "role": "same"})
+    for what in ("execs", "metrics", "events", "lifecycle", "wait?status=running"):
+        yield what, client.get(f"{path}/{what}")
     yield "exec get", client.get(one)
     yield "exec delete", client.delete(one)
     for action in ("stream", "output"):
