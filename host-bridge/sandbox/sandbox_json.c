@@ -85,7 +85,7 @@ bool sandbox_agent_has(const struct sandbox *s, const char *feature)
 	const json_t *features = json_object_get(s->agent, "features"), *name;
 	size_t i;
 	json_array_foreach ((json_t *)features, i, name)
-		if (strcmp(json_string_value(name), feature) == 0)
+		if (json_is_string(name) && strcmp(json_string_value(name), feature) == 0)
 			return true;
 	return false;
 }

@@ -51,12 +51,7 @@ static bool has_work(const struct sandbox *s)
 
 static bool agent_tells(const struct sandbox *s)
 {
-	size_t i;
-	json_t *feature;
-	json_array_foreach (json_object_get(s->agent, "features"), i, feature)
-		if (strcmp(json_string_value(feature), "follow") == 0)
-			return true;
-	return false;
+	return sandbox_agent_has(s, "follow");
 }
 
 /* NULL: too many, or no memory; its end will not be told. */

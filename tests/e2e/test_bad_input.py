@@ -186,9 +186,10 @@ def short(name, size):
 @pytest.mark.parametrize("break_it", [
     another_version, lambda f: (f / "memory").unlink(), lambda f: (f / "state").unlink(),
     shutil.rmtree, short("memory", 1 << 20), short("memory", 0), short("state", 100),
-    short("state", 0), lambda f: (f / "agent.json").write_text("{")],
+    short("state", 0), lambda f: (f / "agent.json").write_text("{"),
+    lambda f: (f / "agent.json").write_text('{"generation":0,"agent":{"features":[1]}}')],
     ids=["another version", "no memory", "no state", "no files", "short memory", "empty memory",
-         "short state", "empty state", "no agent"])
+         "short state", "empty state", "no agent", "no agent but a number"])
 def test_a_snapshot_whose_files_are_not_what_they_were_is_told(yard, unchanged, break_it, request):
     snap = yard.save()
     break_it(yard.files(snap))
