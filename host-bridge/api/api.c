@@ -193,7 +193,7 @@ static int check(struct api_request *r, struct err *e)
 	if (check_query(r, e) < 0)
 		return -1;
 	if ((r->route->flags & ROUTE_NEW_WORK) != 0 && r->api->draining)
-		return err_set(e, ERR_DRAINING, "this bridge is shutting down");
+		return err_set(e, ERR_DRAINING, "this bridge drains: it takes no new work");
 	if (r->route->body == ROUTE_JSON && !is_json(http_header(r->x, "content-type")))
 		return err_set(e, ERR_UNSUPPORTED_MEDIA_TYPE,
 		               "the body must be JSON: send Content-Type: " JSON_TYPE);

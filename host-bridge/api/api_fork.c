@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "host-bridge/api/handlers.h"
+#include "host-bridge/api/metrics.h"
 #include "host-bridge/api/quota.h"
 #include "host-bridge/api/sandbox_body.h"
 #include "host-bridge/sandbox/snapshot.h"
@@ -10,7 +11,8 @@
 /* Lives until the last child is ready, whether the client still waits or not. */
 struct fork {
 	struct api_request *r; /* NULL: gone; the children go, too */
-	struct sandbox_set *set;
+	struct api *api;
+	ev_tstamp received;
 	json_t *metadata;                   /* for the children; NULL: the parent's */
 	struct sandbox *children[FORK_MAX]; /* held: one may end before the last is ready */
 	unsigned count, made, waiting;
@@ -60,6 +62,7 @@ static void on_ready(struct sandbox *s, const struct err *e, void *arg)
 {
 	struct fork *f = arg;
 	(void)s;
+	metrics_sandbox(f->api->metrics, e == NULL, ev_now(f->api->loop) - f->received);
 	if (e != NULL && f->failure.code == ERR_NONE)
 		f->failure = *e;
 	if (--f->waiting == 0)
@@ -76,7 +79,8 @@ static void make_children(struct fork *f, struct sandbox *parent, const struct s
 		spec.metadata = f->metadata;
 	f->waiting = 1; /* this loop */
 	while (f->made < f->count && f->failure.code == ERR_NONE) {
-		struct sandbox *s = sandbox_create(f->set, &spec, on_ready, f, &f->failure);
+		struct sandbox *s = sandbox_create(f->api->sandboxes, &spec, on_ready, f,
+		                                   &f->failure);
 		if (s == NULL)
 			break;
 		sandbox_hold(s);
@@ -90,7 +94,7 @@ static void make_children(struct fork *f, struct sandbox *parent, const struct s
 static void on_saved(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
 {
 	struct fork *f = arg;
-	struct sandbox_set *set = f->set;
+	struct sandbox_set *set = f->api->sandboxes;
 	struct err ignored = {0};
 	if (e != NULL) {
 		f->failure = *e;
@@ -117,7 +121,8 @@ static void make_fork(struct api_request *r, char *data, size_t len, unsigned ch
 		return;
 	}
 	f->r = r;
-	f->set = r->api->sandboxes;
+	f->api = r->api;
+	f->received = r->received;
 	f->count = body.count > 0 ? body.count : children;
 	f->metadata = body.metadata;
 	r->owner = f;

@@ -27,7 +27,7 @@ void api_readyz(struct api_request *r, char *data, size_t len)
 		api_reply_json(r, 200, json_pack("{s:s}", "status", "ready"));
 		return;
 	}
-	err_set(&e, ERR_DRAINING, "this bridge is shutting down");
+	err_set(&e, ERR_DRAINING, "this bridge drains: it takes no new work");
 	api_fail(r, &e, NULL);
 }
 

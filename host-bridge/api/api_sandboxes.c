@@ -153,10 +153,8 @@ static int filter_of(const struct api_request *r, struct filter *f, struct err *
 	const char *status = http_query(r->x, "status"),
 	           *metadata = http_query(r->x, "metadata");
 	*f = (struct filter){.status = -1};
-	if (status != NULL)
-		f->status = sandbox_status_named(status);
-	if (status != NULL && (f->status < 0 || f->status == SANDBOX_DELETED))
-		return err_field(e, ERR_INVALID_FIELD, "status", "status is not a known one");
+	if (status != NULL && (f->status = sandbox_status_named(status, e)) < 0)
+		return -1;
 	if (metadata == NULL)
 		return 0;
 	size_t n = strcspn(metadata, ":");

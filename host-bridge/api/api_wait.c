@@ -74,25 +74,17 @@ static void on_end(struct event_listener *l)
 	look((struct wait *)((char *)l - offsetof(struct wait, listener)), true);
 }
 
-static int wanted_status(const struct api_request *r, struct err *e)
-{
-	const char *name = http_query(r->x, "status");
-	int status = sandbox_status_named(name != NULL ? name : "running");
-	if (status < 0)
-		err_field(e, ERR_INVALID_FIELD, "status", "status is not a known one");
-	return status;
-}
-
 void api_sandbox_wait(struct api_request *r, char *data, size_t len)
 {
 	struct err e = {0};
+	const char *status = http_query(r->x, "status");
 	double seconds = WAIT_DEFAULT_S;
 	bool set;
 	(void)data;
 	(void)len;
 	if (api_sandbox(r) == NULL)
 		return;
-	int wanted = wanted_status(r, &e);
+	int wanted = sandbox_status_named(status != NULL ? status : "running", &e);
 	if (wanted < 0 ||
 	    api_query_number(r, "timeout_seconds", WAIT_MAX_S, &set, &seconds, &e) < 0) {
 		api_fail(r, &e, NULL);

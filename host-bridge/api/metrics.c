@@ -126,8 +126,8 @@ char *metrics_text(const struct metrics *m, const struct metrics_gauges *g, size
 			fprintf(f, "sandgate_http_requests_total{status=\"%d\"} %ju\n", i,
 			        (uintmax_t)m->requests[i]);
 	fprintf(f,
-	        "# HELP sandgate_sandboxes_created_total Sandboxes, by success; creates that "
-	        "were refused are not counted.\n"
+	        "# HELP sandgate_sandboxes_created_total Sandboxes, children of forks "
+	        "included, by success; what was refused is not counted.\n"
 	        "# TYPE sandgate_sandboxes_created_total counter\n"
 	        "sandgate_sandboxes_created_total{result=\"ready\"} %ju\n"
 	        "sandgate_sandboxes_created_total{result=\"failed\"} %ju\n",

@@ -147,7 +147,8 @@ double sandbox_still(const struct sandbox *s);
 const char *sandbox_id(const struct sandbox *s);
 enum sandbox_status sandbox_status(const struct sandbox *s);
 const char *sandbox_status_name(enum sandbox_status status);
-int sandbox_status_named(const char *name); /* an enum sandbox_status; -1: there is none */
+/* An enum sandbox_status; -1 with ERR_INVALID_FIELD when there is none by that name. */
+int sandbox_status_named(const char *name, struct err *e);
 const struct sandbox_spec *sandbox_spec(const struct sandbox *s);
 /* The API's Sandbox object (api.md section 2), new reference. */
 json_t *sandbox_json(const struct sandbox *s);

@@ -69,11 +69,11 @@ json_t *sandbox_json(const struct sandbox *s)
 	                                    (int)s->agent_ms)
 	                        : json_null();
 	const char *template = s->spec.template[0] != '\0' ? s->spec.template : NULL;
-	return json_pack("{s:s, s:s, s:s?, s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:f, s:O,"
-	                 " s:o, s:O?, s:O?}",
-	                 "id", s->id, "node", s->set->node, "template", template, "status",
-	                 sandbox_status_name(s->status), "vmm", s->launcher->name, "isolation",
-	                 s->isolation, "boot_mode", boot_mode(s), "boot_ms", boot_ms,
+	return json_pack("{s:s, s:s, s:s, s:s?, s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:f,"
+	                 " s:O, s:o, s:O?, s:O?}",
+	                 "id", s->id, "node", s->set->node, "workspace", s->spec.workspace,
+	                 "template", template, "status", sandbox_status_name(s->status), "vmm",
+	                 s->launcher->name, "isolation", s->isolation, "boot_mode", boot_mode(s), "boot_ms", boot_ms,
 	                 "boot_stages_ms", stages, "created_at", sandbox_instant(s->created_ms),
 	                 "expires_at", expires_at(s), "idle_seconds", idle_seconds(s),
 	                 "metadata", s->spec.metadata, "resources", resources(s),

@@ -17,12 +17,14 @@ const char *sandbox_status_name(enum sandbox_status status)
 	return status_names[status];
 }
 
-int sandbox_status_named(const char *name)
+int sandbox_status_named(const char *name, struct err *e)
 {
 	for (unsigned i = 0; i < sizeof(status_names) / sizeof(*status_names); i++)
 		if (strcmp(status_names[i], name) == 0)
 			return (int)i;
-	return -1;
+	return err_field(e, ERR_INVALID_FIELD, "status",
+	                 "status must be one of creating, running, paused, hibernated, failed, "
+	                 "deleted");
 }
 
 int sandbox_copy_spec(struct sandbox_spec *to, const struct sandbox_spec *from)
@@ -191,7 +193,8 @@ struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row 
 	}
 	json_t *state = json_loads(row->state, 0, NULL);
 	const json_t *agent = json_object_get(state, "agent");
-	int status = sandbox_status_named(row->status);
+	struct err unknown;
+	int status = sandbox_status_named(row->status, &unknown);
 	s->status = status >= 0 ? (enum sandbox_status)status : SANDBOX_FAILED;
 	s->created_ms = row->created_ms;
 	if (s->status == SANDBOX_FAILED)

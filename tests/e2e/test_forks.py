@@ -41,6 +41,12 @@ def traces(bridge, ids):
     return [p for p in found if p.name[-26:] in ulids]
 
 
+def created_total(bridge):
+    [line] = [l for l in bridge.client.get("/metrics").body.decode().splitlines()
+              if l.startswith('sandgate_sandboxes_created_total{result="ready"}')]
+    return int(line.split()[1])
+
+
 def in_each(boxes, cmd, **fields):
     with concurrent.futures.ThreadPoolExecutor(len(boxes)) as pool:
         return list(pool.map(lambda b: b.out(cmd, **fields), boxes))
@@ -50,7 +56,9 @@ def test_a_tree_of_eight_has_the_parents_memory_and_names_of_its_own(qemu, paren
     parent.start(KEEPER, exec_id="keeper", timeout_seconds=None)
     until(lambda: parent.run("test -p /tmp/ask")["exit_code"] == 0, 10, "the keeper")
     value = parent.out(ASK.format("parent"))
+    created = created_total(qemu)
     reply = parent.client.post(parent.path + "/fork-tree", {"count": COUNT}, timeout=120)
+    assert created_total(qemu) == created + COUNT
     assert reply.status == 201, reply.body
     children = [Sandbox(parent.client, item) for item in reply.json["items"]]
     try:

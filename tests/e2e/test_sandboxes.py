@@ -13,9 +13,9 @@ pytestmark = pytest.mark.sanitized
 def test_reply_has_every_field(local_bridge):
     own = local_bridge.client.create(ttl_seconds=60, metadata={"a": "b"})
     assert set(own.info) >= {
-        "id", "node", "template", "status", "vmm", "isolation", "boot_mode", "boot_ms",
-        "boot_stages_ms", "created_at", "expires_at", "idle_seconds", "metadata", "resources",
-        "exec_defaults", "agent"}
+        "id", "node", "workspace", "template", "status", "vmm", "isolation", "boot_mode",
+        "boot_ms", "boot_stages_ms", "created_at", "expires_at", "idle_seconds", "metadata",
+        "resources", "exec_defaults", "agent"}
     assert own.info["status"] == "running" and own.info["isolation"] == "none"
     assert own.info["vmm"] == "local" and own.info["metadata"] == {"a": "b"}
     assert set(own.info["agent"]) >= {"version", "protocol", "features"}
@@ -131,6 +131,9 @@ def test_list_and_pages(local_bridge):
         own.delete()
     assert local_bridge.client.get("/v1/sandboxes?page_token=rubbish").status == 400
     assert local_bridge.client.get("/v1/sandboxes?limit=0").status == 400
+    for path in ("/v1/sandboxes", local_bridge.client.create(ttl_seconds=60).path + "/wait"):
+        error = local_bridge.client.get(path + "?status=asleep").error
+        assert error["details"]["field"] == "status" and "hibernated" in error["message"]
 
 
 def test_delete_is_repeatable_and_final(local_bridge):

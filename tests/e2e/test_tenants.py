@@ -151,6 +151,7 @@ def strange(client, sandbox, exec_id):
 def test_another_workspaces_sandbox_does_not_exist(tenants):
     alice, bob = tenants.add("a"), tenants.add("b")
     own = alice.create(metadata={"k": "v"})
+    assert own.info["workspace"] == "a"
     running = own.start("sleep 30")["exec_id"]
     for what, reply in strange(bob, own, running):
         assert (reply.status, reply.code) == (404, "sandbox.not_found"), (what, reply.body)
