@@ -1,6 +1,5 @@
 #include "host-bridge/sandbox/sandbox.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,151 +72,6 @@ struct vm_usage_call *sandbox_usage(const struct sandbox *s,
 		return vm_usage_ask(s->vm, on_done, arg, e);
 	err_set(e, ERR_SANDBOX_LOST, "the sandbox has no process on this node");
 	return NULL;
-}
-
-/* ---- time ---- */
-
-/* Seconds until each of the ends that a sandbox may come to; < 0: never. */
-
-/* Idle, it is not deleted. */
-static bool is_kept(const struct sandbox *s)
-{
-	return s->spec.persistent && s->status != SANDBOX_FAILED;
-}
-
-/* … but hibernates. */
-static bool falls_asleep(const struct sandbox *s)
-{
-	return is_kept(s) && s->launcher->vmm != NULL && s->status == SANDBOX_RUNNING;
-}
-
-static double idle_in(const struct sandbox *s)
-{
-	if (s->spec.ttl_seconds <= 0 || s->holds > 0 || s->status == SANDBOX_CREATING ||
-	    (is_kept(s) && !falls_asleep(s)))
-		return -1;
-	return fmax(s->active + s->spec.ttl_seconds - sandbox_clock(), 0);
-}
-
-static double too_old_in(const struct sandbox *s)
-{
-	if (s->spec.max_lifetime_seconds <= 0)
-		return -1;
-	double age = (double)(sandbox_wall_ms() - s->created_ms) / 1e3;
-	return fmax(s->spec.max_lifetime_seconds - age, 0);
-}
-
-static double orphaned_in(const struct sandbox *s)
-{
-	return s->orphan_due == 0 ? -1 : fmax(s->orphan_due - sandbox_clock(), 0);
-}
-
-static double earlier(double a, double b)
-{
-	return a < 0 || (b >= 0 && b < a) ? b : a;
-}
-
-double sandbox_expires_in(const struct sandbox *s)
-{
-	return earlier(is_kept(s) ? -1 : idle_in(s), too_old_in(s));
-}
-
-/* The same, and the idle time after which one hibernates. */
-static double next_end_in(const struct sandbox *s)
-{
-	return earlier(idle_in(s), too_old_in(s));
-}
-
-bool sandbox_is_due(const struct sandbox *s)
-{
-	return next_end_in(s) == 0;
-}
-
-void sandbox_timer_in(struct sandbox *s, double seconds)
-{
-	ev_timer_stop(s->set->loop, &s->timer);
-	ev_timer_set(&s->timer, seconds > 0 ? seconds : 0., 0.);
-	ev_timer_start(s->set->loop, &s->timer);
-}
-
-void sandbox_update_timer(struct sandbox *s)
-{
-	double in = earlier(next_end_in(s), orphaned_in(s));
-	if (!s->deleted && in >= 0)
-		sandbox_timer_in(s, fmax(in, END_LOOK_MIN_S));
-}
-
-static void on_asleep(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
-{
-	(void)n;
-	(void)arg;
-	if (e != NULL)
-		log_warn("sandbox", s->id, "could not be hibernated: %s", e->msg);
-}
-
-static void fall_asleep(struct sandbox *s)
-{
-	struct err e = {0};
-	if (sandbox_is_called(s)) {
-		sandbox_timer_in(s, HIBERNATE_RETRY_MS / 1e3);
-		return;
-	}
-	sandbox_touch(s); /* if it does not succeed, again after as long */
-	if (sandbox_hibernate(s, on_asleep, NULL, &e) < 0)
-		log_warn("sandbox", s->id, "could not be hibernated: %s", e.msg);
-	sandbox_update_timer(s);
-}
-
-void sandbox_expire(struct sandbox *s)
-{
-	if (falls_asleep(s) && too_old_in(s) != 0) {
-		fall_asleep(s);
-		return;
-	}
-	log_info("sandbox", s->id, "expired");
-	sandbox_event(s, "expired", NULL, NULL);
-	sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_EXPIRED, NULL, NULL);
-}
-
-/* Activity moves the end without moving the timer: it finds out when it fires. */
-static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
-{
-	struct sandbox *s = w->data;
-	(void)loop;
-	(void)revents;
-	if (s->deleted) {
-		sandbox_delete_step(s);
-	} else if (s->warm) {
-		sandbox_warm_timer(s);
-	} else if (orphaned_in(s) == 0) {
-		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL, NULL);
-	} else if (too_old_in(s) == 0) {
-		sandbox_expire(s);
-	} else if (idle_in(s) == 0) {
-		sandbox_idled(s);
-	} else {
-		sandbox_update_timer(s);
-	}
-}
-
-void sandbox_touch(struct sandbox *s)
-{
-	s->active = sandbox_clock();
-}
-
-void sandbox_hold(struct sandbox *s)
-{
-	s->holds++;
-}
-
-void sandbox_unhold(struct sandbox *s)
-{
-	s->holds--;
-	sandbox_touch(s);
-	if (s->deleted)
-		sandbox_timer_in(s, 0.);
-	else if (s->holds == 0)
-		sandbox_update_timer(s);
 }
 
 int sandbox_patch(struct sandbox *s, const struct sandbox_patch *p, struct err *e)
@@ -407,8 +261,7 @@ struct sandbox *sandbox_new(struct sandbox_set *set, const char *id)
 	snprintf(s->id, sizeof(s->id), "%s", id);
 	s->created_ms = sandbox_wall_ms();
 	s->born = s->active = sandbox_clock();
-	ev_timer_init(&s->timer, on_timer, 0., 0.);
-	s->timer.data = s;
+	sandbox_init_timer(s);
 	sandbox_init_waiters(s);
 	sandbox_init_links(s);
 	sandbox_init_pulse(s);

@@ -17,9 +17,12 @@ void sandbox_free(struct sandbox *s);   /* at once, whoever holds it; the VM liv
 extern const struct vm_handlers sandbox_vm_handlers;
 void sandbox_running(struct sandbox *s); /* the agent has answered */
 void sandbox_failed(struct sandbox *s, const struct err *why);
+void sandbox_stop_vm(struct sandbox *s);
+
+/* sandbox_expiry.c */
+void sandbox_init_timer(struct sandbox *s);
 void sandbox_update_timer(struct sandbox *s);
 void sandbox_timer_in(struct sandbox *s, double seconds);
-void sandbox_stop_vm(struct sandbox *s);
 double sandbox_expires_in(const struct sandbox *s); /* seconds; < 0: never */
 bool sandbox_is_due(const struct sandbox *s);       /* idle for its time, or too old */
 void sandbox_expire(struct sandbox *s);             /* or hibernate, when it is persistent */
