@@ -6,6 +6,7 @@ import json
 import select
 import socket
 import struct
+import threading
 import time
 
 
@@ -289,6 +290,10 @@ class Sandbox:
         assert reply.status == 200, f"{reply.status}: {reply.body!r}"
         return reply.json
 
+    def is_running(self, exec_id):
+        reply = self.client.get(f"{self.path}/execs/{exec_id}")
+        return reply.status == 200 and reply.json["state"] == "running"
+
     def call(self, exec_id, action, body=None):
         return self.client.post(f"{self.path}/execs/{exec_id}/{action}", body)
 
@@ -341,3 +346,21 @@ def until(condition, seconds, what="the condition"):
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not come true within {seconds} s")
         time.sleep(0.02)
+
+
+def first_output(stream):
+    """The events up to the first output, and an iterator over the rest."""
+    events, seen = iter(stream), []
+    for event in events:
+        seen.append(event)
+        if event.name == "stdout":
+            return seen, events
+    raise AssertionError("the stream ended without output")
+
+
+def in_thread(work):
+    """What, called, gives what work() has returned meanwhile."""
+    result = []
+    thread = threading.Thread(target=lambda: result.append(work()))
+    thread.start()
+    return lambda: (thread.join(60), result[0])[1]

@@ -2,13 +2,12 @@
 import os
 import shutil
 import subprocess
-import threading
 import time
 
 import pytest
 
 from bridge import PROGRAM
-from client import Client, Collected, Sandbox, until
+from client import Client, Collected, Sandbox, first_output, in_thread, until
 from conftest import need
 from meddler import Agent
 from own_vm import VM
@@ -56,28 +55,6 @@ def refused(reply, status, code, field=None):
     return reply.error
 
 
-def running(box, exec_id):
-    reply = box.client.get(f"{box.path}/execs/{exec_id}")
-    return reply.status == 200 and reply.json["state"] == "running"
-
-
-def in_thread(work):
-    result = []
-    thread = threading.Thread(target=lambda: result.append(work()))
-    thread.start()
-    return lambda: (thread.join(60), result[0])[1]
-
-
-def first_output(stream):
-    """The events up to the first output, and an iterator over the rest."""
-    events, seen = iter(stream), []
-    for event in events:
-        seen.append(event)
-        if event.name == "stdout":
-            return seen, events
-    raise AssertionError("the stream ended without output")
-
-
 COUNT = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo line $i; done; sleep 2; echo end"
 COUNTED = "".join(f"line {i}\n" for i in range(1, 3001)) + "end\n"
 
@@ -86,7 +63,7 @@ def test_calls_in_progress_go_on_over_it_with_each_byte_once(attached):
     buffered = in_thread(lambda: attached.run(COUNT, exec_id="buffered"))
     stream = attached.stream("for i in 1 2 3 4 5 6; do echo $i; sleep 0.4; done")
     seen, rest = first_output(stream)
-    until(lambda: running(attached, "buffered"), 10)
+    until(lambda: attached.is_running("buffered"), 10)
     for _ in range(2):
         generation = prepare(attached)
         assert resumed(attached, generation)["generation"] == generation + 1
@@ -112,13 +89,13 @@ def test_as_a_clone_foreground_execs_are_cancelled_and_detached_ones_run_on(atta
     wait = in_thread(lambda: attached.run("echo begun; sleep 30", exec_id="foreground"))
     stream = attached.stream("echo begun; sleep 30")
     seen, rest = first_output(stream)
-    until(lambda: running(attached, "foreground"), 10)
+    until(lambda: attached.is_running("foreground"), 10)
     resumed(attached, prepare(attached), "clone", env={"WHO": "clone"})
     result, all = wait(), Collected(seen + list(rest))
     for one, out in ((result, result["stdout"]), (all.result, all.stdout)):
         assert (one["outcome"], one["cancel_reason"]) == ("cancelled", "forked")
         assert out == "begun\n"
-    assert running(attached, detached)
+    assert attached.is_running(detached)
     assert attached.out("echo $WHO") == "clone\n"
     attached.call(detached, "kill", {"wait_seconds": 5})
 
@@ -255,14 +232,14 @@ def test_a_clone_that_stands_prepared_is_attached_and_waits_for_its_names(attach
 def test_deleted_while_it_is_prepared_its_execs_are_cancelled_all_the_same(attached):
     detached = attached.start("exec sleep 61.5", timeout_seconds=None)["exec_id"]
     wait = in_thread(lambda: attached.exec("echo begun; sleep 30", exec_id="foreground"))
-    until(lambda: running(attached, "foreground"), 10)
+    until(lambda: attached.is_running("foreground"), 10)
     prepare(attached)
     assert attached.delete().status == 204
     reply = wait()
     assert (reply.json["outcome"], reply.json["cancel_reason"]) == \
         ("cancelled", "sandbox_deleted"), reply.body
     again = attach(attached.client, attached.agent_path)
-    until(lambda: not running(again, detached), 5)
+    until(lambda: not again.is_running(detached), 5)
     again.delete()
 
 
@@ -336,7 +313,7 @@ def test_a_guest_saved_by_its_owner_goes_on_and_its_clone_is_one_of_its_own(owne
     detached = box.start("sleep 300", timeout_seconds=None)["exec_id"]
     buffered = in_thread(lambda: box.run("echo begun; sleep 20; echo end", exec_id="across",
                                          timeout_seconds=60))
-    until(lambda: running(box, "across"), 20)
+    until(lambda: box.is_running("across"), 20)
     generation = prepare(box)
     vm.save(state)
     vm.plug()
@@ -353,8 +330,8 @@ def test_a_guest_saved_by_its_owner_goes_on_and_its_clone_is_one_of_its_own(owne
     names = [b.out("cat /proc/sys/kernel/random/uuid /proc/sys/kernel/random/boot_id")
              for b in (box, clone)]
     assert not set(names[0].split()) & set(names[1].split())
-    assert running(clone, detached) and running(box, detached)
-    assert not running(clone, "across")
+    assert clone.is_running(detached) and box.is_running(detached)
+    assert not clone.is_running("across")
     result = buffered()
     assert (result["outcome"], result["stdout"]) == ("exited", "begun\nend\n")
     for b in (box, clone):

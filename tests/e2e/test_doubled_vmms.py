@@ -9,12 +9,11 @@ QEMU answer for the agent's part (test_snapshots.py, test_limits.py).
 """
 import concurrent.futures
 import os
-import threading
 import time
 
 import pytest
 
-from client import Collected, Sandbox, until
+from client import Collected, Sandbox, in_thread, until
 from doubled import FAULTS, LOST, VERSIONS, doubled_bridges, restore, snapshot
 
 ROUNDS = 10
@@ -36,13 +35,6 @@ def make(farm, vmm):
 @pytest.fixture
 def bridge(make):
     return make()
-
-
-def in_thread(work):
-    result = []
-    thread = threading.Thread(target=lambda: result.append(work()))
-    thread.start()
-    return lambda: (thread.join(60), result[0])[1]
 
 
 def forget(client, snap):

@@ -46,11 +46,6 @@ def restore(client, snap):
     return Sandbox(client, reply.json)
 
 
-def running(box, exec_id):
-    reply = box.client.get(f"{box.path}/execs/{exec_id}")
-    return reply.status == 200 and reply.json["state"] == "running"
-
-
 def answers_at_once(box):
     began = time.monotonic()
     assert box.out("echo ok", timeout_seconds=5) == "ok\n"
@@ -63,7 +58,7 @@ def test_an_exec_in_flight_over_a_snapshot_ends_truly_and_not_in_the_clone(qemu,
     waiting = []
     for n in range(ROUNDS):
         waiting.append(pool.submit(box.run, "sleep 5; echo x", exec_id=f"e{n}"))
-        until(lambda: running(box, f"e{n}"), 10)
+        until(lambda: box.is_running(f"e{n}"), 10)
         snap = snapshot(box)
         clone = restore(qemu.client, snap)
         answers_at_once(clone)
@@ -98,7 +93,7 @@ def test_clones_have_the_right_time_and_random_numbers_of_their_own(qemu, box, p
     for n in range(ROUNDS):
         box.start("sleep 3; echo t", exec_id=f"d{n}", timeout_seconds=10)
         waits = pool.submit(box.run, "sleep 3; echo t", exec_id=f"f{n}", timeout_seconds=10)
-        until(lambda: running(box, f"f{n}"), 10)
+        until(lambda: box.is_running(f"f{n}"), 10)
         rounds.append((n, snapshot(box), waits, time.monotonic()))
     said = "date +%s; cat /proc/sys/kernel/random/uuid"
     numbers, kept = [], []
@@ -164,7 +159,7 @@ def test_execs_live_through_thirty_snapshots_and_lose_nothing(box, pool):
     stream = box.stream(talk, exec_id="talk", timeout_seconds=30)
     told = pool.submit(lambda: Collected(list(stream)))
     box.start("until [ -e /tmp/done ]; do sleep 0.1; done", exec_id="waited", timeout_seconds=30)
-    until(lambda: all(running(box, e) for e in ("silent", "talk", "waited")), 10)
+    until(lambda: all(box.is_running(e) for e in ("silent", "talk", "waited")), 10)
     watched = pool.submit(lambda: Collected(list(box.watch("talk"))))
     waited = pool.submit(box.state, "waited", 60)
     began = time.monotonic()

@@ -1,12 +1,11 @@
 """Snapshots in real guests: what runs goes on, what starts from one is one of its own."""
 import os
 import signal
-import threading
 import time
 
 import pytest
 
-from client import Collected, Sandbox, until
+from client import Collected, Sandbox, first_output, in_thread, until
 
 COUNT = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo line $i; done; sleep 1; echo end"
 
@@ -46,28 +45,6 @@ def fork(box, **body):
     return [Sandbox(box.client, item) for item in reply.json["items"]]
 
 
-def running(box, exec_id):
-    reply = box.client.get(f"{box.path}/execs/{exec_id}")
-    return reply.status == 200 and reply.json["state"] == "running"
-
-
-def first_output(stream):
-    """The events up to the first output, and an iterator over the rest."""
-    events, seen = iter(stream), []
-    for event in events:
-        seen.append(event)
-        if event.name == "stdout":
-            return seen, events
-    raise AssertionError("the stream ended without output")
-
-
-def in_thread(work):
-    result = []
-    thread = threading.Thread(target=lambda: result.append(work()))
-    thread.start()
-    return lambda: (thread.join(60), result[0])[1]
-
-
 def test_sandboxes_of_one_template_start_from_its_snapshot_and_are_each_their_own(qemu):
     first = qemu.client.create(ttl_seconds=600)
     made = [qemu.client.create(ttl_seconds=600) for _ in range(3)]
@@ -87,7 +64,7 @@ def test_sandboxes_of_one_template_start_from_its_snapshot_and_are_each_their_ow
 
 def test_a_buffered_exec_goes_on_across_a_snapshot_and_loses_nothing(box):
     wait = in_thread(lambda: box.run(COUNT, exec_id="across"))
-    until(lambda: running(box, "across"), 10)
+    until(lambda: box.is_running("across"), 10)
     forget(box.client, snapshot(box))
     result = wait()
     assert (result["outcome"], result["exit_code"]) == ("exited", 0)
@@ -109,7 +86,7 @@ def test_a_stream_goes_on_across_two_snapshots_with_each_byte_once(box):
 def test_what_runs_in_the_source_is_cancelled_in_the_clone_unless_it_is_detached(box):
     detached = box.start("v=$$; sleep 300; echo $v", timeout_seconds=None)["exec_id"]
     wait = in_thread(lambda: box.run("sleep 3; echo x", exec_id="foreground"))
-    until(lambda: running(box, "foreground"), 10)
+    until(lambda: box.is_running("foreground"), 10)
     snap = snapshot(box)
     clone = restore(box.client, snap)
     try:
