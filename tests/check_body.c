@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host-bridge/api/body.h"
-#include "host-bridge/api/call_request.h"
-#include "host-bridge/api/exec_body.h"
+#include "host-bridge/exec/call_request.h"
+#include "host-bridge/exec/exec_body.h"
+#include "host-bridge/http/body.h"
 #include "tests/suite_fixture.h"
 
 static const char *const colours[] = {"red", "blue", NULL};

@@ -11,9 +11,9 @@
 
 #include "host-bridge/api/api_error.h"
 #include "host-bridge/api/audit.h"
-#include "host-bridge/api/body.h"
 #include "host-bridge/api/metrics.h"
 #include "host-bridge/api/routes.h"
+#include "host-bridge/http/body.h"
 
 #define JSON_TYPE "application/json"
 #define FORM_TYPE "application/x-www-form-urlencoded"

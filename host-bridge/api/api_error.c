@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "host-bridge/api/result_json.h"
+#include "host-bridge/exec/result_json.h"
 
 static const char *or_null(const char *text)
 {

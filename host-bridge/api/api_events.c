@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "host-bridge/api/handlers.h"
-#include "host-bridge/api/result_json.h"
 #include "host-bridge/api/sse.h"
+#include "host-bridge/exec/result_json.h"
 #include "host-bridge/sandbox/event_log.h"
 
 struct event_stream {
@@ -214,8 +214,7 @@ void api_sandbox_events(struct api_request *r, char *data, size_t len)
 	(void)len;
 	bool lives = sandbox_find(set, r->sandbox_id, api_workspace(r), &e) != NULL ||
 	             sandbox_find_ending(set, r->sandbox_id, api_workspace(r)) != NULL;
-	if (lives ||
-	    (e.code == ERR_SANDBOX_GONE && http_header(r->x, "last-event-id") != NULL))
+	if (lives || (e.code == ERR_SANDBOX_GONE && http_header(r->x, "last-event-id") != NULL))
 		watch(r, r->sandbox_id, !lives);
 	else
 		api_fail(r, &e, NULL);

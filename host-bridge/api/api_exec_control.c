@@ -1,9 +1,9 @@
 /* One exec that exists already: look, wait, kill, signal, forget. */
 #include "host-bridge/api/ask.h"
-#include "host-bridge/api/body.h"
 #include "host-bridge/api/handlers.h"
-#include "host-bridge/api/result_json.h"
 #include "host-bridge/api/vigil.h"
+#include "host-bridge/exec/result_json.h"
+#include "host-bridge/http/body.h"
 
 #define KILL_WAIT_DEFAULT_S 10
 

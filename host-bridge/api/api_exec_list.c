@@ -5,7 +5,7 @@
 #include "host-bridge/api/ask.h"
 #include "host-bridge/api/handlers.h"
 #include "host-bridge/api/page.h"
-#include "host-bridge/api/result_json.h"
+#include "host-bridge/exec/result_json.h"
 
 /* The agent answers in as many frames as it needs, in no order; a page is in order of id,
  * which does not move while a client pages. So the page's best candidates are kept. */

@@ -6,7 +6,7 @@
 #include "host-bridge/api/api.h"
 #include "host-bridge/api/dial.h"
 #include "host-bridge/api/handlers.h"
-#include "host-bridge/api/result_json.h"
+#include "host-bridge/exec/result_json.h"
 #include "host-bridge/sandbox/vm_usage.h"
 
 struct gauge {

@@ -6,7 +6,7 @@
 #define SANDGATE_ATTACH_BODY_H
 
 #include "host-bridge/api/api.h"
-#include "host-bridge/api/body.h"
+#include "host-bridge/http/body.h"
 #include "host-bridge/link/transport.h"
 
 /* Given when `transport` is set. */

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "host-bridge/api/api.h"
-#include "host-bridge/api/result_json.h"
 #include "host-bridge/api/routes.h"
+#include "host-bridge/exec/result_json.h"
 #include "proto/log.h"
 
 struct audit {

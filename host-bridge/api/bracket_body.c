@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "host-bridge/api/attach_body.h"
-#include "host-bridge/api/body.h"
+#include "host-bridge/http/body.h"
 #include "proto/limits.h"
 
 struct network_fields {

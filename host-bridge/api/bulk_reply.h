@@ -8,7 +8,7 @@
 
 #include "host-bridge/api/api.h"
 #include "host-bridge/api/call_buffer.h"
-#include "host-bridge/api/result_json.h"
+#include "host-bridge/exec/result_json.h"
 
 /* Ends the request, now or when all is written. What the streams hold is taken over, unless
  * memory fails. */

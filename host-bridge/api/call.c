@@ -9,7 +9,7 @@
 #include "host-bridge/api/dial.h"
 #include "host-bridge/api/metrics.h"
 #include "host-bridge/api/quota.h"
-#include "host-bridge/api/result_json.h"
+#include "host-bridge/exec/result_json.h"
 #include "proto/log.h"
 
 enum call_state { CALL_OPENING, CALL_RUNNING, CALL_ATTACHING };

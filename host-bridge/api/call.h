@@ -16,7 +16,7 @@
 #include <stddef.h>
 
 #include "host-bridge/api/api.h"
-#include "host-bridge/api/call_request.h"
+#include "host-bridge/exec/call_request.h"
 
 enum call_kind { CALL_RUN, CALL_STREAM, CALL_START };
 

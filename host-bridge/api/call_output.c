@@ -1,7 +1,7 @@
 #include "host-bridge/api/call_output.h"
 
 #include "host-bridge/api/bulk_reply.h"
-#include "host-bridge/api/result_json.h"
+#include "host-bridge/exec/result_json.h"
 
 static void open_stream(struct call_output *o)
 {

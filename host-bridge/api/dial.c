@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-#include "host-bridge/api/result_json.h"
+#include "host-bridge/exec/result_json.h"
 #include "proto/limits.h"
 
 /* Let go of the link, which is gone, and the sandbox, which may be freed by it. */

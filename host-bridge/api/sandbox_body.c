@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "host-bridge/api/attach_body.h"
-#include "host-bridge/api/body.h"
-#include "host-bridge/api/exec_body.h"
+#include "host-bridge/exec/exec_body.h"
+#include "host-bridge/http/body.h"
 
 struct resource_fields {
 	struct body_int vcpus, memory_mib, disk_mib;

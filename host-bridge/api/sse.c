@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "host-bridge/api/api_error.h"
-#include "host-bridge/api/result_json.h"
+#include "host-bridge/exec/result_json.h"
 #include "host-bridge/http/utf8.h"
 
 /* ---- events ---- */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
-#include "host-bridge/api/result_json.h"
+#include "host-bridge/exec/result_json.h"
 
 struct vigil_waiter {
 	LIST_ENTRY(vigil_waiter) entry;

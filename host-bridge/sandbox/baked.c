@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "host-bridge/api/call_request.h"
+#include "host-bridge/exec/call_request.h"
 #include "host-bridge/sandbox/vm_sweep.h"
 #include "proto/limits.h"
 

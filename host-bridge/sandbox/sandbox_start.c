@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "host-bridge/api/call_request.h"
-#include "host-bridge/api/result_json.h"
+#include "host-bridge/exec/call_request.h"
+#include "host-bridge/exec/result_json.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/limits.h"
 

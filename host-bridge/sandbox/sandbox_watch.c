@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host-bridge/api/result_json.h"
+#include "host-bridge/exec/result_json.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/limits.h"
 #include "proto/log.h"

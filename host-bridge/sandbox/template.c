@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "host-bridge/api/call_request.h"
+#include "host-bridge/exec/call_request.h"
 #include "proto/limits.h"
 
 #define FILE_NAME "template.json"

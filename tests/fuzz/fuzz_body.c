@@ -8,8 +8,8 @@
 
 #include "host-bridge/api/api.h"
 #include "host-bridge/api/bracket_body.h"
-#include "host-bridge/api/call_request.h"
 #include "host-bridge/api/sandbox_body.h"
+#include "host-bridge/exec/call_request.h"
 #include "proto/frame.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,4 +1,4 @@
-#include "host-bridge/api/exec_body.h"
+#include "host-bridge/exec/exec_body.h"
 
 #include <stdio.h>
 #include <string.h>

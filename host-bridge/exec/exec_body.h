@@ -5,7 +5,7 @@
 #ifndef SANDGATE_EXEC_BODY_H
 #define SANDGATE_EXEC_BODY_H
 
-#include "host-bridge/api/body.h"
+#include "host-bridge/http/body.h"
 
 struct limit_fields {
 	struct body_int memory_mib, swap_mib, pids, output_bytes, open_files, file_size_mib,

@@ -1,4 +1,4 @@
-#include "host-bridge/api/body.h"
+#include "host-bridge/http/body.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "host-bridge/api/result_json.h"
+#include "host-bridge/exec/result_json.h"
 
 #include <ctype.h>
 #include <inttypes.h>

@@ -1,11 +1,11 @@
-#include "host-bridge/api/call_request.h"
+#include "host-bridge/exec/call_request.h"
 
 #include <math.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "host-bridge/api/exec_body.h"
+#include "host-bridge/exec/exec_body.h"
 #include "proto/frame.h"
 
 /* ---- conversion ---- */
