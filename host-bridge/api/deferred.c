@@ -48,9 +48,9 @@ void deferred_reply(struct deferred *d, int status, json_t *doc)
 }
 
 void deferred_begin(struct api_request *r,
-                    int (*begin)(struct sandbox *s, sandbox_changed *on_done, void *arg,
+                    int (*begin)(struct sandbox *s, sandbox_done *on_done, void *arg,
                                  struct err *e),
-                    sandbox_changed *on_done)
+                    sandbox_done *on_done)
 {
 	struct err e = {0};
 	struct sandbox *s = api_sandbox(r);

@@ -23,8 +23,8 @@ void deferred_reply(struct deferred *d, int status, json_t *doc);
 
 /* Begin an operation that takes no arguments, on the sandbox that the path names. */
 void deferred_begin(struct api_request *r,
-                    int (*begin)(struct sandbox *s, sandbox_changed *on_done, void *arg,
+                    int (*begin)(struct sandbox *s, sandbox_done *on_done, void *arg,
                                  struct err *e),
-                    sandbox_changed *on_done);
+                    sandbox_done *on_done);
 
 #endif

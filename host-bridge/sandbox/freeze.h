@@ -1,7 +1,7 @@
 /*
  * A guest's state to disk and back, with its agent told of it: Prepare, save, let the guest go
  * on, Resume; and Resume in a guest that was just restored. sandbox_freeze.c and
- * sandbox_change.c decide when.
+ * sandbox_operation.c decide when.
  *
  *   PREPARING ─► SAVING ─► GOING_ON ─► RESUMING ─► done
  *

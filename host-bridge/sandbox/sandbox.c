@@ -152,7 +152,7 @@ static void drop_source(struct sandbox *s)
 static void drop_links(struct sandbox *s)
 {
 	drop_source(s);
-	sandbox_change_cancel(s);
+	sandbox_operation_cancel(s);
 	sandbox_drop_links(s);
 	sandbox_stop_pulse(s);
 	sandbox_stop_idle(s);

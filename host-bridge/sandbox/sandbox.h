@@ -38,12 +38,6 @@ void sandbox_wait_cancel(struct sandbox *s, void *arg);
 void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
                     void (*on_done)(const struct err *e, void *arg), void *arg);
 
-/* Each changes a sandbox that runs (or, to resume, is paused), one at a time: -1 with
- * ERR_INVALID_STATE otherwise, ERR_LIMIT_UNSUPPORTED where its launcher can do no such thing,
- * and on_done is not called. Else it is, once, when it is done or has failed: `n` is the
- * snapshot. Calls in progress go on over a snapshot; while it is paused they stand still.
- * `metadata` is taken over, NULL is {}. */
-struct snapshot;
 /* A new ttl, lifetime, persistence, or whole metadata object (copied); NULL leaves one as it
  * is. */
 struct sandbox_patch {
@@ -53,32 +47,38 @@ struct sandbox_patch {
 };
 int sandbox_patch(struct sandbox *s, const struct sandbox_patch *p, struct err *e);
 
+/* Operations on a sandbox that runs (or, to resume, is paused), one at a time: -1 with
+ * ERR_INVALID_STATE otherwise, ERR_LIMIT_UNSUPPORTED where its launcher can do no such thing,
+ * and on_done is not called. Else it is, once, when it is done or has failed: `n` is the
+ * snapshot. Calls in progress go on over a snapshot; while it is paused they stand still.
+ * `metadata` is taken over, NULL is {}. */
+struct snapshot;
 enum snapshot_kind {
 	SNAPSHOT_KEPT,
 	SNAPSHOT_PASSING /* nobody but on_done sees it, and deletes it; a restart does, too */
 };
-typedef void sandbox_changed(struct sandbox *s, struct snapshot *n, const struct err *e,
-                             void *arg);
+typedef void sandbox_done(struct sandbox *s, struct snapshot *n, const struct err *e,
+                          void *arg);
 int sandbox_snapshot(struct sandbox *s, json_t *metadata, enum snapshot_kind kind,
-                     sandbox_changed *on_done, void *arg, struct err *e);
+                     sandbox_done *on_done, void *arg, struct err *e);
 /* Before a snapshot is made for `count` children: ERR_INVALID_STATE when what `s` runs on is
  * not what new sandboxes run on, ERR_CAPACITY or ERR_STORAGE_FULL when there is no room for
  * their memory. What they take besides is known only once they take it. */
 int sandbox_check_fork(struct sandbox *s, unsigned count, struct err *e);
-int sandbox_pause(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
-int sandbox_resume(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
+int sandbox_pause(struct sandbox *s, sandbox_done *on_done, void *arg, struct err *e);
+int sandbox_resume(struct sandbox *s, sandbox_done *on_done, void *arg, struct err *e);
 /* The same: save it and stop its VM. ERR_INVALID_STATE when calls are in progress. */
-int sandbox_hibernate(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
+int sandbox_hibernate(struct sandbox *s, sandbox_done *on_done, void *arg, struct err *e);
 /* The same for an attached one, whose VM somebody else is about to save: its agent is brought
  * to rest, and calls in progress wait until sandbox_resumed says how the guest goes on, or
  * until the agent goes on by itself. ERR_LIMIT_UNSUPPORTED when it is not attached. */
-int sandbox_prepare(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e);
+int sandbox_prepare(struct sandbox *s, sandbox_done *on_done, void *arg, struct err *e);
 uint64_t sandbox_generation(const struct sandbox *s); /* prepared: what the answer names */
 /* `generation` is that of the prepare that it ends, else ERR_INVALID_STATE. `endpoint` is where
  * the guest is now; NULL: where it was. `how` is what it is told (see freeze.h), read during
  * the call. A failure leaves it prepared. */
 int sandbox_resumed(struct sandbox *s, uint64_t generation, const struct endpoint *endpoint,
-                    const Sandgate__Resume *how, sandbox_changed *on_done, void *arg,
+                    const Sandgate__Resume *how, sandbox_done *on_done, void *arg,
                     struct err *e);
 /* {generation, failed}: what the last of these answered, new reference. */
 json_t *sandbox_resumed_json(const struct sandbox *s);

@@ -56,7 +56,7 @@ void sandbox_drop_bracket(struct sandbox *s)
 	ev_timer_stop(s->set->loop, &s->bracket->look);
 	free(s->bracket);
 	s->bracket = NULL;
-	s->frozen = s->change != NULL;
+	s->frozen = s->operation != NULL;
 }
 
 /* ---- the agent may have gone on by itself ---- */
@@ -142,12 +142,12 @@ static void on_prepared(const struct freeze_result *r, void *arg)
 		open_bracket(s, &e);
 	if (e.code != ERR_NONE) {
 		sandbox_wake_up(s);
-		sandbox_change_done(s, NULL, &e);
+		sandbox_operation_end(s, NULL, &e);
 		return;
 	}
 	look_in(s, SELF_RESUME_S);
 	sandbox_event(s, "prepared", NULL, NULL);
-	sandbox_change_done(s, NULL, NULL);
+	sandbox_operation_end(s, NULL, NULL);
 }
 
 static void on_quiet(struct link_gate *g)
@@ -168,14 +168,14 @@ static int check_external(const struct sandbox *s, struct err *e)
 	               "only an attached sandbox is saved by somebody else");
 }
 
-int sandbox_prepare(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e)
+int sandbox_prepare(struct sandbox *s, sandbox_done *on_done, void *arg, struct err *e)
 {
 	if (check_external(s, e) < 0)
 		return -1;
 	if (s->bracket != NULL)
 		return err_limit(e, ERR_INVALID_STATE, "generation", s->generation,
 		                 "the sandbox is prepared already");
-	if (sandbox_change_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0)
+	if (sandbox_operation_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0)
 		return -1;
 	sandbox_hush(s);
 	link_gate_close(&s->gate, on_quiet);
@@ -201,14 +201,14 @@ static void on_resumed(const struct freeze_result *r, void *arg, const char *rol
 	s->freeze = NULL;
 	if (r->lost.code != ERR_NONE) {
 		look_in(s, BRACKET_LOOK_S);
-		sandbox_change_done(s, NULL, &r->lost);
+		sandbox_operation_end(s, NULL, &r->lost);
 		return;
 	}
 	s->generation = r->generation;
 	s->not_renewed = r->failed;
 	move(s, &s->bracket->endpoint);
 	went_on(s, role);
-	sandbox_change_done(s, NULL, NULL);
+	sandbox_operation_end(s, NULL, NULL);
 }
 
 static void on_same(const struct freeze_result *r, void *arg)
@@ -236,12 +236,12 @@ static int check_bracket(const struct sandbox *s, uint64_t generation, struct er
 }
 
 int sandbox_resumed(struct sandbox *s, uint64_t generation, const struct endpoint *endpoint,
-                    const Sandgate__Resume *how, sandbox_changed *on_done, void *arg,
+                    const Sandgate__Resume *how, sandbox_done *on_done, void *arg,
                     struct err *e)
 {
 	bool same = how->role == SANDGATE__RESUME_ROLE__RESUME_SAME;
 	if (check_bracket(s, generation, e) < 0 ||
-	    sandbox_change_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0)
+	    sandbox_operation_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0)
 		return -1;
 	struct freeze_target t = sandbox_freeze_target(s);
 	if (endpoint != NULL)
@@ -252,7 +252,7 @@ int sandbox_resumed(struct sandbox *s, uint64_t generation, const struct endpoin
 	if (s->freeze != NULL)
 		return 0;
 	look_in(s, BRACKET_LOOK_S);
-	sandbox_change_forget(s);
+	sandbox_operation_forget(s);
 	return -1;
 }
 
@@ -290,7 +290,7 @@ bool sandbox_leave_bracket(struct sandbox *s)
 	if (s->bracket->leaving)
 		return true;
 	struct freeze_target t = sandbox_freeze_target(s);
-	sandbox_change_cancel(s);
+	sandbox_operation_cancel(s);
 	stop_looking(s);
 	s->freeze = freeze_renew(&t, &same, on_left, s, &ignored);
 	s->bracket->leaving = s->freeze != NULL;

@@ -14,7 +14,7 @@ static void break_off(struct sandbox *s)
 {
 	if (s->launcher->external)
 		return;
-	sandbox_change_cancel(s);
+	sandbox_operation_cancel(s);
 	if (s->vm != NULL)
 		vm_ask_cancel(s->vm);
 }

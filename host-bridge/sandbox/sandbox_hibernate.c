@@ -61,7 +61,7 @@ static void fall_asleep(struct sandbox *s)
 	if (sandbox_save(s, &e) < 0) { /* then the next bridge would not find it asleep */
 		s->status = SANDBOX_RUNNING;
 		sandbox_drop_saved(s);
-		sandbox_change_done(s, NULL, &e);
+		sandbox_operation_end(s, NULL, &e);
 		sandbox_recover(s);
 		return;
 	}
@@ -85,7 +85,7 @@ static void on_saved(const struct freeze_result *r, void *arg)
 		return;
 	}
 	sandbox_wake_up(s);
-	sandbox_change_done(s, NULL, &r->not_saved);
+	sandbox_operation_end(s, NULL, &r->not_saved);
 }
 
 static void on_quiet(struct link_gate *g)
@@ -101,15 +101,15 @@ static void on_quiet(struct link_gate *g)
 		on_saved(&r, s);
 }
 
-int sandbox_hibernate(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e)
+int sandbox_hibernate(struct sandbox *s, sandbox_done *on_done, void *arg, struct err *e)
 {
 	if (sandbox_is_called(s))
 		return err_set(e, ERR_INVALID_STATE, "calls are in progress in the sandbox");
 	if (sandbox_check_vmm(s, e) < 0 ||
-	    sandbox_change_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0)
+	    sandbox_operation_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0)
 		return -1;
 	if (make_dir(s, e) < 0) {
-		sandbox_change_forget(s);
+		sandbox_operation_forget(s);
 		return -1;
 	}
 	sandbox_hush(s);
@@ -121,8 +121,8 @@ int sandbox_hibernate(struct sandbox *s, sandbox_changed *on_done, void *arg, st
 void sandbox_asleep(struct sandbox *s)
 {
 	struct err e = {0};
-	if (s->change != NULL)
-		sandbox_change_done(s, NULL, NULL);
+	if (s->operation != NULL)
+		sandbox_operation_end(s, NULL, NULL);
 	bool wanted = sandbox_is_called(s) || !SLIST_EMPTY(&s->ready_waiters);
 	if (wanted && !s->unwoken && sandbox_wake(s, &e) < 0)
 		sandbox_not_woken(s, &e);

@@ -71,9 +71,9 @@ struct sandbox {
 	bool restored, baking, waking;
 	bool unwoken; /* it could not be woken: who waits is told that, and it sleeps on */
 	bool frozen; /* its VM may be stopped, its agent prepared: the next bridge mends that */
-	bool recovers;               /* this one does */
-	struct snapshot *source;     /* creating: what it is restored from, held */
-	struct sandbox_turn *change; /* asked for and not done: snapshot, pause, resume */
+	bool recovers;                       /* this one does */
+	struct snapshot *source;             /* creating: what it is restored from, held */
+	struct sandbox_operation *operation; /* begun and not ended: snapshot, pause, … */
 	struct freeze *freeze;   /* its state is being saved, or it becomes one of its own */
 	uint64_t generation;     /* the agent's */
 	struct bracket *bracket; /* its agent is prepared: the VM's owner saves it. Or NULL */

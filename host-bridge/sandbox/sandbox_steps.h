@@ -57,15 +57,15 @@ void sandbox_read_agent(struct sandbox *s, const char *dir);
 void sandbox_recover(struct sandbox *s);
 struct freeze_target sandbox_freeze_target(const struct sandbox *s);
 
-/* sandbox_change.c. The VM is about to be stopped: tell who waits for a change that it will not
- * come. */
-void sandbox_change_cancel(struct sandbox *s);
+/* sandbox_operation.c: one at a time. Begin it, tell that it has ended, or forget it when it
+ * did not begin. */
+int sandbox_operation_begin(struct sandbox *s, enum sandbox_status from, sandbox_done *on_done,
+                            void *arg, struct err *e);
+void sandbox_operation_end(struct sandbox *s, struct snapshot *n, const struct err *e);
+void sandbox_operation_forget(struct sandbox *s);
+/* The VM is about to be stopped: tell who waits for one that it has failed. */
+void sandbox_operation_cancel(struct sandbox *s);
 int sandbox_check_vmm(const struct sandbox *s, struct err *e); /* it can be paused and saved */
-/* One change at a time: begin it, tell that it is done, or forget it when it did not begin. */
-int sandbox_change_begin(struct sandbox *s, enum sandbox_status from, sandbox_changed *on_done,
-                         void *arg, struct err *e);
-void sandbox_change_done(struct sandbox *s, struct snapshot *n, const struct err *e);
-void sandbox_change_forget(struct sandbox *s);
 void sandbox_hush(struct sandbox *s);    /* no link of the sandbox's own any more */
 void sandbox_wake_up(struct sandbox *s); /* the guest goes on: let in who waits */
 

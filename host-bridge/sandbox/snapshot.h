@@ -1,6 +1,6 @@
 /*
  * Snapshots that were asked for: what each one is, its files, and its row in the registry. The
- * API's handlers list, show and delete them; sandbox_change.c makes them, sandbox_create.c
+ * API's handlers list, show and delete them; sandbox_operation.c makes them, sandbox_create.c
  * starts sandboxes from them. Files are under STATE/snapshots/<id>; a directory whose name
  * ends with .part was never finished, and goes at the next start.
  */

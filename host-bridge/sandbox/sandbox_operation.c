@@ -1,4 +1,4 @@
-/* What API calls change of a sandbox that runs: it is saved, or its CPUs stand still. Meanwhile
+/* Operations on a sandbox, one at a time: it is saved, or its CPUs stand still. Meanwhile
  * nobody gets a link: who wants one waits, and calls in progress, whose sessions the agent has
  * ended, come back through the same gate. */
 #include <stddef.h>
@@ -8,21 +8,21 @@
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/limits.h"
 
-/* ---- one change at a time ---- */
+/* ---- one at a time ---- */
 
 /* What an API call asked for, until it is told. */
-struct sandbox_turn {
+struct sandbox_operation {
 	struct snapshot *snapshot; /* to be; NULL: pause or resume */
-	void (*on_done)(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg);
+	sandbox_done *on_done;
 	void *arg;
 	enum sandbox_status to; /* pause and resume */
 	struct err failure;     /* why a pause is taken back */
 };
 
-void sandbox_change_forget(struct sandbox *s)
+void sandbox_operation_forget(struct sandbox *s)
 {
-	free(s->change);
-	s->change = NULL;
+	free(s->operation);
+	s->operation = NULL;
 	s->frozen = s->bracket != NULL;
 }
 
@@ -34,40 +34,39 @@ int sandbox_check_vmm(const struct sandbox *s, struct err *e)
 	               s->launcher->name);
 }
 
-int sandbox_change_begin(struct sandbox *s, enum sandbox_status from, sandbox_changed *on_done,
-                         void *arg, struct err *e)
+int sandbox_operation_begin(struct sandbox *s, enum sandbox_status from, sandbox_done *on_done,
+                            void *arg, struct err *e)
 {
-	if (s->status != from || s->change != NULL || s->recovers) {
+	if (s->status != from || s->operation != NULL || s->recovers) {
 		err_set(e, ERR_INVALID_STATE,
 		        s->status == from ? "the sandbox is being changed already"
 		                          : "the sandbox is %s",
 		        sandbox_status_name(s->status));
 		return -1;
 	}
-	struct sandbox_turn *c = calloc(1, sizeof(*c));
-	if (c == NULL) {
+	struct sandbox_operation *o = calloc(1, sizeof(*o));
+	if (o == NULL) {
 		err_set(e, ERR_INTERNAL, "out of memory");
 		return -1;
 	}
-	c->on_done = on_done;
-	c->arg = arg;
-	s->change = c;
+	o->on_done = on_done;
+	o->arg = arg;
+	s->operation = o;
 	s->frozen = true;
 	if (sandbox_save(s, e) == 0)
 		return 0;
-	sandbox_change_forget(s);
+	sandbox_operation_forget(s);
 	return -1;
 }
 
-void sandbox_change_done(struct sandbox *s, struct snapshot *n, const struct err *e)
+void sandbox_operation_end(struct sandbox *s, struct snapshot *n, const struct err *e)
 {
-	struct sandbox_turn c = *s->change;
+	struct sandbox_operation o = *s->operation;
 	struct err ignored = {0};
-	sandbox_change_forget(s);
+	sandbox_operation_forget(s);
 	if (!s->deleted)
-		sandbox_save(s,
-		             &ignored); /* not frozen any more; if it stays, no harm is done */
-	c.on_done(s, n, e, c.arg);
+		sandbox_save(s, &ignored); /* not frozen any more; a failure does no harm */
+	o.on_done(s, n, e, o.arg);
 }
 
 void sandbox_hush(struct sandbox *s)
@@ -90,7 +89,7 @@ void sandbox_wake_up(struct sandbox *s)
 	sandbox_update_timer(s);
 }
 
-void sandbox_change_cancel(struct sandbox *s)
+void sandbox_operation_cancel(struct sandbox *s)
 {
 	struct err e = {.code = ERR_SANDBOX_LOST, .msg = "the sandbox was lost meanwhile"};
 	freeze_cancel(s->freeze);
@@ -99,14 +98,14 @@ void sandbox_change_cancel(struct sandbox *s)
 		baked_drop(s->baked);
 	s->baking = false;
 	bool falls_asleep = s->status == SANDBOX_HIBERNATED && !s->waking;
-	if (s->change == NULL || falls_asleep) /* told when its VM is gone */
+	if (s->operation == NULL || falls_asleep) /* told when its VM is gone */
 		return;
 	link_gate_close(&s->gate, NULL); /* it may have waited for that to be quiet */
-	if (s->change->snapshot != NULL)
-		snapshot_abandon(s->set, s->change->snapshot);
+	if (s->operation->snapshot != NULL)
+		snapshot_abandon(s->set, s->operation->snapshot);
 	if (s->deleted)
 		err_set(&e, ERR_SANDBOX_GONE, "the sandbox was deleted");
-	sandbox_change_done(s, NULL, &e);
+	sandbox_operation_end(s, NULL, &e);
 }
 
 /* ---- snapshots ---- */
@@ -114,11 +113,11 @@ void sandbox_change_cancel(struct sandbox *s)
 static void on_saved(const struct freeze_result *r, void *arg)
 {
 	struct sandbox *s = arg;
-	struct snapshot *n = s->change->snapshot;
+	struct snapshot *n = s->operation->snapshot;
 	struct err e = r->not_saved;
 	char dir[PATH_MAX];
 	s->freeze = NULL;
-	s->change->snapshot = NULL;
+	s->operation->snapshot = NULL;
 	s->generation = r->generation;
 	snapshot_dir(s->set, n, true, dir);
 	if (e.code == ERR_NONE)
@@ -133,7 +132,7 @@ static void on_saved(const struct freeze_result *r, void *arg)
 		sandbox_event(s, "snapshot", NULL, NULL);
 	if (r->lost.code == ERR_NONE)
 		sandbox_wake_up(s);
-	sandbox_change_done(s, n, n == NULL ? &e : NULL);
+	sandbox_operation_end(s, n, n == NULL ? &e : NULL);
 	if (r->lost.code != ERR_NONE)
 		sandbox_failed(s, &r->lost);
 }
@@ -145,23 +144,23 @@ static void on_quiet(struct link_gate *g)
 	struct freeze_target t = sandbox_freeze_target(s);
 	struct freeze_result r = {.generation = s->generation};
 	char dir[PATH_MAX];
-	snapshot_dir(s->set, s->change->snapshot, true, dir);
+	snapshot_dir(s->set, s->operation->snapshot, true, dir);
 	s->freeze = freeze_save(&t, dir, on_saved, s, &r.not_saved);
 	if (s->freeze == NULL)
 		on_saved(&r, s);
 }
 
 int sandbox_snapshot(struct sandbox *s, json_t *metadata, enum snapshot_kind kind,
-                     sandbox_changed *on_done, void *arg, struct err *e)
+                     sandbox_done *on_done, void *arg, struct err *e)
 {
 	if (sandbox_check_vmm(s, e) < 0 ||
-	    sandbox_change_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0) {
+	    sandbox_operation_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0) {
 		json_decref(metadata);
 		return -1;
 	}
-	s->change->snapshot = snapshot_begin(s, metadata, kind, e);
-	if (s->change->snapshot == NULL) {
-		sandbox_change_forget(s);
+	s->operation->snapshot = snapshot_begin(s, metadata, kind, e);
+	if (s->operation->snapshot == NULL) {
+		sandbox_operation_forget(s);
 		return -1;
 	}
 	sandbox_hush(s);
@@ -174,13 +173,13 @@ int sandbox_snapshot(struct sandbox *s, json_t *metadata, enum snapshot_kind kin
 static void on_pause_undone(const struct err *e, void *arg)
 {
 	struct sandbox *s = arg;
-	struct err why = s->change->failure;
+	struct err why = s->operation->failure;
 	if (e != NULL) {
 		sandbox_failed(s, e);
 		return;
 	}
 	sandbox_wake_up(s);
-	sandbox_change_done(s, NULL, &why);
+	sandbox_operation_end(s, NULL, &why);
 }
 
 /* It could not be written down: the next bridge would let the guest go on. */
@@ -188,17 +187,17 @@ static void undo_pause(struct sandbox *s, const struct err *why)
 {
 	struct err e = {0};
 	s->status = SANDBOX_RUNNING;
-	s->change->failure = *why;
+	s->operation->failure = *why;
 	if (vm_ask(s->vm, VM_GO_ON, NULL, on_pause_undone, s, &e) < 0)
 		sandbox_failed(s, &e);
 }
 
-static void on_turned(const struct err *e, void *arg)
+static void on_switched(const struct err *e, void *arg)
 {
 	struct sandbox *s = arg;
 	struct err failed = {0};
 	if (e == NULL) {
-		s->status = s->change->to;
+		s->status = s->operation->to;
 		if (sandbox_save(s, &failed) < 0)
 			e = &failed;
 	}
@@ -210,30 +209,31 @@ static void on_turned(const struct err *e, void *arg)
 		sandbox_event(s, sandbox_status_name(s->status), NULL, NULL);
 	if (s->status == SANDBOX_RUNNING)
 		sandbox_wake_up(s);
-	sandbox_change_done(s, NULL, e);
+	sandbox_operation_end(s, NULL, e);
 }
 
-static int turn(struct sandbox *s, enum sandbox_status from, enum sandbox_status to,
-                enum vm_question what, sandbox_changed *on_done, void *arg, struct err *e)
+static int switch_cpus(struct sandbox *s, enum sandbox_status from, enum sandbox_status to,
+                       enum vm_question what, sandbox_done *on_done, void *arg, struct err *e)
 {
-	if (sandbox_check_vmm(s, e) < 0 || sandbox_change_begin(s, from, on_done, arg, e) < 0)
+	if (sandbox_check_vmm(s, e) < 0 ||
+	    sandbox_operation_begin(s, from, on_done, arg, e) < 0)
 		return -1;
-	s->change->to = to;
-	if (vm_ask(s->vm, what, NULL, on_turned, s, e) == 0) {
+	s->operation->to = to;
+	if (vm_ask(s->vm, what, NULL, on_switched, s, e) == 0) {
 		sandbox_hush(s);
 		link_gate_close(&s->gate, NULL);
 		return 0;
 	}
-	sandbox_change_forget(s);
+	sandbox_operation_forget(s);
 	return -1;
 }
 
-int sandbox_pause(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e)
+int sandbox_pause(struct sandbox *s, sandbox_done *on_done, void *arg, struct err *e)
 {
-	return turn(s, SANDBOX_RUNNING, SANDBOX_PAUSED, VM_PAUSE, on_done, arg, e);
+	return switch_cpus(s, SANDBOX_RUNNING, SANDBOX_PAUSED, VM_PAUSE, on_done, arg, e);
 }
 
-int sandbox_resume(struct sandbox *s, sandbox_changed *on_done, void *arg, struct err *e)
+int sandbox_resume(struct sandbox *s, sandbox_done *on_done, void *arg, struct err *e)
 {
-	return turn(s, SANDBOX_PAUSED, SANDBOX_RUNNING, VM_RESUME, on_done, arg, e);
+	return switch_cpus(s, SANDBOX_PAUSED, SANDBOX_RUNNING, VM_RESUME, on_done, arg, e);
 }
