@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -75,14 +74,9 @@ END_TEST
 /* One is left, which its pidfd takes. */
 START_TEST(a_process_that_no_later_bridge_could_find_again_is_not_started)
 {
-	struct rlimit all, few;
 	struct vm_pid p;
-	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &all), 0);
-	int next = dup(0);
-	close(next);
-	few = (struct rlimit){(rlim_t)next + 1, all.rlim_max};
 	vm_command_arg(&command, "/bin/busybox");
-	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+	struct rlimit all = limit_descriptors(1);
 	int rc = vm_spawn(&command, dir, NULL, STDERR_FILENO, &p, &e);
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &all), 0);
 	ck_assert_int_eq(rc, -1);

@@ -275,6 +275,27 @@ START_TEST(silence_ends_at_the_deadline)
 }
 END_TEST
 
+START_TEST(want_of_a_descriptor_is_waited_out_or_told_at_the_deadline)
+{
+	add_two();
+	struct rlimit all = limit_descriptors(0);
+	run_script(.05);
+	UNTIL(heard.done);
+	ck_assert_int_eq(heard.why.code, ERR_CAPACITY);
+	memset(&heard, 0, sizeof(heard));
+	vmm_http_add(&script, "GET", "/", NULL);
+	run_script(5);
+	settle();
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &all), 0);
+	int fd = accept_now();
+	take(fd, "GET /", "\r\n\r\n");
+	say(fd, NO_CONTENT, strlen(NO_CONTENT));
+	UNTIL(heard.done);
+	ck_assert_int_eq(heard.why.code, ERR_NONE);
+	close(fd);
+}
+END_TEST
+
 START_TEST(script_that_is_broken_off_or_too_long_tells_nothing)
 {
 	struct err e = {0};
@@ -306,6 +327,7 @@ int main(void)
 	tcase_add_test(t, endless_answer_is_refused);
 	tcase_add_test(t, socket_that_is_not_there_yet_is_waited_for);
 	tcase_add_test(t, silence_ends_at_the_deadline);
+	tcase_add_test(t, want_of_a_descriptor_is_waited_out_or_told_at_the_deadline);
 	tcase_add_test(t, script_that_is_broken_off_or_too_long_tells_nothing);
 	return run_suite("vmm_http", t) != 0;
 }

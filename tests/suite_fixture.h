@@ -9,7 +9,9 @@
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define CASE_TIMEOUT_S 60 /* of each test: the machine may be busy */
 
@@ -36,6 +38,20 @@ static inline int run_cases(const char *name, TCase *const *cases)
 }
 
 #define run_suite(name, ...) run_cases(name, (TCase *[]){__VA_ARGS__, NULL})
+
+/* Let this process have no more descriptors than it has, and `spare`: 0 or 1. The limit that
+ * was before. */
+static inline struct rlimit limit_descriptors(unsigned spare)
+{
+	struct rlimit before, now;
+	int next = dup(STDERR_FILENO);
+	ck_assert_int_ge(next, 0);
+	close(next);
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+	now = (struct rlimit){(rlim_t)next + spare, before.rlim_max};
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &now), 0);
+	return before;
+}
 
 static inline int on_tree_entry(const char *path, const struct stat *st, int type,
                                 struct FTW *ftw)

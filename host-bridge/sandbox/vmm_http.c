@@ -23,6 +23,7 @@ struct vmm_http {
 	int fd;
 	ev_io io;
 	ev_timer due, again; /* again: the next try to connect */
+	struct err shortage; /* why the last one could not even begin; or none */
 	struct vmm_http_script script;
 	unsigned at; /* the step that is under way */
 	char *out;   /* its request */
@@ -251,27 +252,37 @@ static void on_io(struct ev_loop *loop, ev_io *w, int revents)
 static void on_due(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct vmm_http *h = w->data;
+	struct err shortage = h->shortage;
 	(void)loop;
 	(void)revents;
 	if (h->fd >= 0)
 		fail(h, "does not answer in time", "");
+	else if (shortage.code != ERR_NONE)
+		finish(h, NULL, &shortage);
 	else
 		fail(h, "does not listen in time", "");
 }
 
 /* ---- the start ---- */
 
+static void dial_again(struct vmm_http *h)
+{
+	ev_timer_set(&h->again, DIAL_AGAIN_S, 0.);
+	ev_timer_start(h->loop, &h->again);
+}
+
 /* A VMM that is starting has no socket yet, or one that nobody listens at. */
 static void on_again(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct vmm_http *h = w->data;
+	(void)loop;
 	(void)revents;
-	struct err e = {0};
+	h->shortage.code = ERR_NONE;
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0) {
-		err_errno(&e, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
+		err_errno(&h->shortage, err_of_errno(errno, ERR_LAUNCHER_FAILED), errno,
 		          "the VMM cannot be reached");
-		finish(h, NULL, &e);
+		dial_again(h);
 		return;
 	}
 	if (connect(fd, (struct sockaddr *)&h->to, sizeof(h->to)) == 0) {
@@ -280,12 +291,10 @@ static void on_again(struct ev_loop *loop, ev_timer *w, int revents)
 		return;
 	}
 	bool starting = errno == ENOENT || errno == ECONNREFUSED || errno == EAGAIN;
-	if (!starting) {
+	if (starting)
+		dial_again(h);
+	else
 		fail(h, "cannot be reached: ", strerror(errno));
-	} else {
-		ev_timer_set(w, DIAL_AGAIN_S, 0.);
-		ev_timer_start(loop, w);
-	}
 	close(fd);
 }
 

@@ -37,7 +37,8 @@ void vmm_http_add(struct vmm_http_script *s, const char *method, const char *pat
 /* Connect to the socket at `path`, as soon as it is there, and run `script`, which is taken
  * over, within `seconds`. `on_done` once, never from inside this call: err NULL when every
  * request was answered with a 2xx status, and `answer` is the JSON that came with the last of
- * them (NULL: none), valid during the call; else ERR_LAUNCHER_FAILED with what the VMM said.
+ * them (NULL: none), valid during the call; else ERR_LAUNCHER_FAILED with what the VMM said,
+ * or ERR_CAPACITY when there was no descriptor to connect with.
  * The conversation is over then and freed. */
 struct vmm_http *vmm_http_run(struct ev_loop *loop, const char *path,
                               struct vmm_http_script *script, double seconds,
