@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -129,11 +130,14 @@ void init_load_modules(const char *list)
 		fclose(f);
 }
 
+/* What the kernel was told counts more than what the image has. */
 static void set_hostname(void)
 {
 	char name[65] = "";
+	struct utsname uts;
+	if (uname(&uts) == 0 && strcmp(uts.nodename, "(none)") != 0)
+		return;
 	FILE *f = fopen(HOSTNAME_FILE, "re");
-
 	if (f != NULL) {
 		if (fgets(name, sizeof(name), f) != NULL)
 			name[strcspn(name, " \t\n")] = '\0';

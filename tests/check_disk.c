@@ -148,22 +148,25 @@ START_TEST(only_a_file_of_its_own_is_taken_for_a_disk)
 }
 END_TEST
 
-START_TEST(the_guest_is_told_of_its_disks)
+START_TEST(the_guest_is_told_its_name_and_disks)
 {
 	static struct vmm_boot b;
-	char words[64];
+	char words[VMM_WORDS_MAX];
 	b = (struct vmm_boot){0};
-	vmm_disk_words(&b, words);
+	vmm_boot_words(&b, words);
 	ck_assert_str_eq(words, "");
 	b.disk_mib = 16;
-	vmm_disk_words(&b, words);
+	vmm_boot_words(&b, words);
 	ck_assert_str_eq(words, " sandgate.disk=/dev/vda");
 	strcpy(b.root, "/image");
-	vmm_disk_words(&b, words);
+	vmm_boot_words(&b, words);
 	ck_assert_str_eq(words, " sandgate.root=/dev/vda sandgate.disk=/dev/vdb");
 	b.disk_mib = 0;
-	vmm_disk_words(&b, words);
+	vmm_boot_words(&b, words);
 	ck_assert_str_eq(words, " sandgate.root=/dev/vda");
+	strcpy(b.hostname, "sb-1");
+	vmm_boot_words(&b, words);
+	ck_assert_str_eq(words, " hostname=sb-1 sandgate.root=/dev/vda");
 }
 END_TEST
 
@@ -270,7 +273,7 @@ int main(void)
 	tcase_add_test(disks, what_cannot_be_formatted_is_told);
 	tcase_add_test(disks, a_disk_is_copied_and_the_last_time_renamed);
 	tcase_add_test(disks, only_a_file_of_its_own_is_taken_for_a_disk);
-	tcase_add_test(disks, the_guest_is_told_of_its_disks);
+	tcase_add_test(disks, the_guest_is_told_its_name_and_disks);
 	TCase *images = new_case("images", setup, teardown);
 	tcase_add_test(images, an_image_outlives_its_templates_next_one);
 	tcase_add_test(images, an_image_that_was_written_to_is_refused);

@@ -39,14 +39,14 @@ static const char *const arguments[] = {
 };
 #define ARGUMENTS (sizeof(arguments) / sizeof(*arguments))
 
-void vmm_disk_words(const struct vmm_boot *b, char out[64])
+void vmm_boot_words(const struct vmm_boot *b, char out[VMM_WORDS_MAX])
 {
 	bool root = b->root[0] != '\0', disk = b->disk_mib > 0;
-	snprintf(out, 64, "%s%s%s", root ? " sandgate.root=/dev/vda" : "",
-	         disk ? " sandgate.disk=/dev/vd" : "",
+	snprintf(out, VMM_WORDS_MAX, "%s%s%s%s", b->hostname[0] != '\0' ? " hostname=" : "",
+	         b->hostname, root ? " sandgate.root=/dev/vda" : "",
 	         !disk  ? ""
-	         : root ? "b"
-	                : "a");
+	         : root ? " sandgate.disk=/dev/vdb"
+	                : " sandgate.disk=/dev/vda");
 }
 
 int disk_make(const char *path, unsigned mib, uid_t owner, struct err *e)

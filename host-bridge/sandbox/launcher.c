@@ -59,9 +59,16 @@ const struct launcher *launcher_choose(const char *name, const struct launcher_h
 	return NULL;
 }
 
+void launcher_hostname(const char *id, char out[64])
+{
+	const char *ulid = strrchr(id, '-');
+	snprintf(out, 64, "sb%s", ulid != NULL ? ulid : "");
+}
+
 int launcher_plan(const struct launcher *l, const struct launcher_host *host,
                   const struct launcher_request *r, struct vm_plan *plan, struct err *e)
 {
+	launcher_hostname(r->id, plan->boot.hostname);
 	if (l->plan(host, r, plan, e) < 0)
 		return -1;
 	if (plan->count > 0)

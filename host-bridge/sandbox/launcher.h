@@ -62,6 +62,8 @@ int launcher_works(const struct launcher *l, const struct launcher_host *host, s
 /* By name, or the strongest that works here for "auto". NULL with ERR_LAUNCHER_FAILED. */
 const struct launcher *launcher_choose(const char *name, const struct launcher_host *host,
                                        struct err *e);
+/* What a guest is called: a ULID is the last of a sandbox's id, and unique alone. */
+void launcher_hostname(const char *id, char out[64]);
 /* Its plan, with what is the same for all launchers. */
 int launcher_plan(const struct launcher *l, const struct launcher_host *host,
                   const struct launcher_request *r, struct vm_plan *plan, struct err *e);

@@ -46,20 +46,20 @@ static int tsc_khz(unsigned long *khz, struct err *e)
 static int boot_arguments(struct vm_command *c, const struct template *t,
                           const struct vmm_boot *b, bool kvm, struct err *e)
 {
-	char tsc[64] = "", disks[64];
+	char tsc[64] = "", words[VMM_WORDS_MAX];
 	unsigned long khz = 0;
 	if (!kvm && tsc_khz(&khz, e) < 0)
 		return -1;
 	if (khz > 0)
 		snprintf(tsc, sizeof(tsc), " tsc=reliable tsc_early_khz=%lu", khz);
-	vmm_disk_words(b, disks);
+	vmm_boot_words(b, words);
 	vm_command_arg(c, "-kernel");
 	vm_command_arg(c, "%s", t->kernel);
 	vm_command_arg(c, "-initrd");
 	vm_command_arg(c, "%s", t->initrd);
 	vm_command_arg(c, "-append");
 	vm_command_arg(c, "console=" QEMU_CONSOLE VMM_BOOT_ARGUMENTS "%s%s%s",
-	               kvm ? "" : " mitigations=off", tsc, disks);
+	               kvm ? "" : " mitigations=off", tsc, words);
 	return 0;
 }
 

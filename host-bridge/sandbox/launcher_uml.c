@@ -70,6 +70,7 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	vm_command_arg(c, "nohz=off");
 	vm_command_arg(c, "panic=-1");
 	vm_command_arg(c, "umid=uml");
+	vm_command_arg(c, "hostname=%s", plan->boot.hostname);
 	c->fixed_addresses = true;
 	c->cpu = pick_cpu() + 1;
 	if (r->template.preload[0] != '\0')

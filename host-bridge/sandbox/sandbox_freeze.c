@@ -119,17 +119,16 @@ static int bake(struct sandbox *s, struct err *e)
 	return -1;
 }
 
-/* As the same guest, or as one of its own: a ULID is the last of an id, and unique alone. */
+/* As the same guest, or as one of its own. */
 static void renew(struct sandbox *s, bool same)
 {
 	struct err e = {0};
 	char hostname[64];
 	struct freeze_target t = sandbox_freeze_target(s);
 	Sandgate__Resume how = SANDGATE__RESUME__INIT;
-	const char *ulid = strrchr(s->id, '-');
 	if (!same) {
 		how.role = SANDGATE__RESUME_ROLE__RESUME_CLONE;
-		snprintf(hostname, sizeof(hostname), "sb%s", ulid != NULL ? ulid : "");
+		launcher_hostname(s->id, hostname);
 		how.hostname.data = (uint8_t *)hostname;
 		how.hostname.len = strlen(hostname);
 	}

@@ -28,6 +28,7 @@ struct vmm_call;
 /* What a guest boots from, for a VMM that is told after it has started; and the disks of one
  * that is booted or restored, in the order in which it sees them. */
 struct vmm_boot {
+	char hostname[64]; /* or "" */
 	char kernel[PATH_MAX], initrd[PATH_MAX];
 	char root[PATH_MAX]; /* the image that is its root, read only; or "" */
 	unsigned vcpus, memory_mib;
@@ -40,8 +41,10 @@ struct vmm_boot {
 #define VMM_BOOT_ARGUMENTS \
 	" quiet panic=-1 psi=0 init_on_alloc=0 random.trust_cpu=on cryptomgr.notests"
 
-/* What the guest's kernel is told of them: "" or words, each after a space. */
-void vmm_disk_words(const struct vmm_boot *b, char out[64]);
+/* What else one guest's kernel is told, its name (Linux 6.0) and its disks: "" or words, each
+ * after a space. */
+#define VMM_WORDS_MAX 160
+void vmm_boot_words(const struct vmm_boot *b, char out[VMM_WORDS_MAX]);
 
 /* Valid during the call that begins something. */
 struct vmm_target {

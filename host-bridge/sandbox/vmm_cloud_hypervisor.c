@@ -63,9 +63,9 @@ static json_t *make_disks(const struct vmm_boot *b, unsigned version)
 /* Memory that is shared (with nobody) is a file to it, of whose holes it makes a snapshot's. */
 json_t *cloud_hypervisor_config(const struct vmm_boot *b, unsigned version)
 {
-	char words[64], arguments[sizeof(BOOT_ARGUMENTS) + sizeof(words)];
+	char words[VMM_WORDS_MAX], arguments[sizeof(BOOT_ARGUMENTS) + sizeof(words)];
 	json_t *nested = version >= NESTED_SINCE ? json_false() : NULL;
-	vmm_disk_words(b, words);
+	vmm_boot_words(b, words);
 	snprintf(arguments, sizeof(arguments), BOOT_ARGUMENTS "%s", words);
 	return json_pack(
 	    "{s:{s:s, s:s, s:s}, s:{s:i, s:i, s:o*}, s:{s:I, s:b}, s:{s:i, s:s}, s:{s:s},"

@@ -43,8 +43,8 @@ static void add_drives(struct vmm_http_script *s, const struct vmm_boot *b)
 static int ask_boot(struct vmm_call *c, struct err *e)
 {
 	struct vmm_http_script s = {0};
-	char words[64], arguments[sizeof(BOOT_ARGUMENTS) + sizeof(words)];
-	vmm_disk_words(&c->boot, words);
+	char words[VMM_WORDS_MAX], arguments[sizeof(BOOT_ARGUMENTS) + sizeof(words)];
+	vmm_boot_words(&c->boot, words);
 	snprintf(arguments, sizeof(arguments), BOOT_ARGUMENTS "%s", words);
 	vmm_http_add(&s, "PUT", "/boot-source", "{s:s, s:s, s:s}", "kernel_image_path", KERNEL,
 	             "initrd_path", INITRD, "boot_args", arguments);

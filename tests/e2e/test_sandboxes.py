@@ -37,6 +37,7 @@ def test_real_guests_say_what_they_are(fresh, launcher):
     assert fresh.info["isolation"] in ("none", "tcg", "kvm")
     modes = {"uml": ["boot"], "qemu": ["boot", "restore"]}[launcher]
     assert fresh.info["boot_mode"] in modes and fresh.info["boot_ms"] > 0
+    assert fresh.out("hostname") == f"sb-{fresh.id[-26:]}\n"  # booted or restored
 
 
 @pytest.mark.parametrize("body,code,field", [
