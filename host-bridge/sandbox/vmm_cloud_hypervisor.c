@@ -110,16 +110,11 @@ static int ask_boot(struct vmm_call *c, struct err *e)
 	return room_ask(c, &s, VMM_CALL_S, e);
 }
 
-static int show_boot_files(const void *input, struct err *e)
+static int show_boot(const void *input, struct err *e)
 {
 	const struct vmm_call *c = input;
 	int rc = room_show(c, c->boot.kernel, KERNEL, e);
 	return rc == 0 ? room_show(c, c->boot.initrd, INITRD, e) : rc;
-}
-
-static int show_boot(struct vmm_call *c, struct err *e)
-{
-	return room_work(c, show_boot_files, e);
 }
 
 /* ---- snapshots ---- */
@@ -216,7 +211,7 @@ static int write_config(const struct vmm_call *c, struct err *e)
 	return rc;
 }
 
-static int show_snapshot_files(const void *input, struct err *e)
+static int show_snapshot(const void *input, struct err *e)
 {
 	const struct vmm_call *c = input;
 	if (check_version(c, e) < 0 || check_memory(c, e) < 0 || write_config(c, e) < 0 ||
@@ -225,7 +220,7 @@ static int show_snapshot_files(const void *input, struct err *e)
 	return room_show_saved(c, SNAPSHOT_MEMORY, MEMORY, e);
 }
 
-static int move_saved_files(const void *input, struct err *e)
+static int move_saved(const void *input, struct err *e)
 {
 	const struct vmm_call *c = input;
 	if (room_move(c, CONFIG, SNAPSHOT_CONFIG, e) < 0 ||
@@ -233,16 +228,6 @@ static int move_saved_files(const void *input, struct err *e)
 	    room_move(c, MEMORY, SNAPSHOT_MEMORY, e) < 0 || room_save_disk(c, e) < 0)
 		return -1;
 	return write_version(c, e);
-}
-
-static int show_snapshot(struct vmm_call *c, struct err *e)
-{
-	return room_work(c, show_snapshot_files, e);
-}
-
-static int move_saved(struct vmm_call *c, struct err *e)
-{
-	return room_work(c, move_saved_files, e);
 }
 
 /* ---- pause and resume ---- */
@@ -261,12 +246,6 @@ static int ask_resume(struct vmm_call *c, struct err *e)
 	return room_ask(c, &s, VMM_CALL_S, e);
 }
 
-/* It refuses to resume one that runs. */
-static int ask_resume_if_paused(struct vmm_call *c, struct err *e)
-{
-	return c->paused ? ask_resume(c, e) : 0;
-}
-
 /* ---- the calls ---- */
 
 static struct vmm_call *begin(const struct vmm_target *t, const char *snapshot,
@@ -281,15 +260,19 @@ static struct vmm_call *begin(const struct vmm_target *t, const char *snapshot,
 	    .version_path = "/api/v1/vmm.ping",
 	    .version_key = "version",
 	    .state_path = "/api/v1/vm.info",
+	    .show_boot = show_boot,
+	    .show_snapshot = show_snapshot,
+	    .move_saved = move_saved,
+	    .resume = ask_resume,
 	};
 	return room_begin(&cloud_hypervisor, t, t->dir, geteuid() == 0, snapshot, steps,
 	                  on_done, arg, e);
 }
 
-ROOM_CALL(boot, room_ask_version, show_boot, ask_boot, room_hide)
-ROOM_CALL(load, room_ask_version, show_snapshot, ask_load, room_hide)
-ROOM_CALL(save, room_ask_version, ask_save, move_saved)
-ROOM_CALL(go_on, room_ask_state, ask_resume_if_paused, room_hide)
+ROOM_CALL(boot, room_ask_version, room_show_boot, ask_boot, room_hide)
+ROOM_CALL(load, room_ask_version, room_show_snapshot, ask_load, room_hide)
+ROOM_CALL(save, room_ask_version, ask_save, room_move_saved)
+ROOM_CALL(go_on, room_ask_state, room_resume_if_paused, room_hide)
 ROOM_CALL(stop, ask_pause)
 ROOM_CALL(cont, ask_resume)
 

@@ -103,12 +103,6 @@ static int ask_resume(struct vmm_call *c, struct err *e)
 	return room_ask(c, &s, VMM_CALL_S, e);
 }
 
-/* To resume one that runs is no more harmless than to pause it. */
-static int ask_resume_if_paused(struct vmm_call *c, struct err *e)
-{
-	return c->paused ? ask_resume(c, e) : 0;
-}
-
 /* ---- files ---- */
 
 static int show_root(const struct vmm_call *c, struct err *e)
@@ -116,7 +110,7 @@ static int show_root(const struct vmm_call *c, struct err *e)
 	return c->boot.root[0] != '\0' ? room_show(c, c->boot.root, ROOT, e) : 0;
 }
 
-static int show_boot_files(const void *input, struct err *e)
+static int show_boot(const void *input, struct err *e)
 {
 	const struct vmm_call *c = input;
 	if (room_show(c, c->boot.kernel, KERNEL, e) < 0 || show_root(c, e) < 0 ||
@@ -125,7 +119,7 @@ static int show_boot_files(const void *input, struct err *e)
 	return room_show(c, c->boot.initrd, INITRD, e);
 }
 
-static int show_snapshot_files(const void *input, struct err *e)
+static int show_snapshot(const void *input, struct err *e)
 {
 	const struct vmm_call *c = input;
 	if (room_show_saved(c, SNAPSHOT_STATE, STATE, e) < 0 || show_root(c, e) < 0 ||
@@ -134,27 +128,12 @@ static int show_snapshot_files(const void *input, struct err *e)
 	return room_show_saved(c, SNAPSHOT_MEMORY, MEMORY, e);
 }
 
-static int move_saved_files(const void *input, struct err *e)
+static int move_saved(const void *input, struct err *e)
 {
 	const struct vmm_call *c = input;
 	if (room_move(c, SAVED_STATE, SNAPSHOT_STATE, e) < 0 || room_save_disk(c, e) < 0)
 		return -1;
 	return room_move(c, SAVED_MEMORY, SNAPSHOT_MEMORY, e);
-}
-
-static int show_boot(struct vmm_call *c, struct err *e)
-{
-	return room_work(c, show_boot_files, e);
-}
-
-static int show_snapshot(struct vmm_call *c, struct err *e)
-{
-	return room_work(c, show_snapshot_files, e);
-}
-
-static int move_saved(struct vmm_call *c, struct err *e)
-{
-	return room_work(c, move_saved_files, e);
 }
 
 /* ---- the calls ---- */
@@ -172,6 +151,10 @@ static struct vmm_call *begin(const struct vmm_target *t, const char *snapshot,
 	    .version_path = "/version",
 	    .version_key = "firecracker_version",
 	    .state_path = "/",
+	    .show_boot = show_boot,
+	    .show_snapshot = show_snapshot,
+	    .move_saved = move_saved,
+	    .resume = ask_resume,
 	};
 	char socket[PATH_MAX];
 	snprintf(socket, sizeof(socket), "%s", t->socket);
@@ -180,10 +163,10 @@ static struct vmm_call *begin(const struct vmm_target *t, const char *snapshot,
 	                  on_done, arg, e);
 }
 
-ROOM_CALL(boot, room_ask_version, show_boot, ask_boot, room_hide)
-ROOM_CALL(load, room_ask_version, show_snapshot, ask_load, room_hide)
-ROOM_CALL(save, room_ask_version, ask_save, move_saved)
-ROOM_CALL(go_on, room_ask_state, ask_resume_if_paused, room_hide)
+ROOM_CALL(boot, room_ask_version, room_show_boot, ask_boot, room_hide)
+ROOM_CALL(load, room_ask_version, room_show_snapshot, ask_load, room_hide)
+ROOM_CALL(save, room_ask_version, ask_save, room_move_saved)
+ROOM_CALL(go_on, room_ask_state, room_resume_if_paused, room_hide)
 ROOM_CALL(stop, room_ask_version, ask_pause)
 ROOM_CALL(cont, ask_resume)
 

@@ -110,6 +110,11 @@ int room_ask_state(struct vmm_call *c, struct err *e)
 	return ask_for(c, c->vmm->state_path, VMM_SAVE_S, e);
 }
 
+int room_resume_if_paused(struct vmm_call *c, struct err *e)
+{
+	return c->paused ? c->vmm->resume(c, e) : 0;
+}
+
 /* ---- files ---- */
 
 void room_path(const struct vmm_call *c, const char *name, char out[PATH_MAX])
@@ -129,10 +134,27 @@ static void on_task(const struct err *e, void *arg)
 	advance(c, e);
 }
 
-int room_work(struct vmm_call *c, int (*work)(const void *call, struct err *e), struct err *e)
+/* In a child of the bridge: files may be large. */
+static int start_work(struct vmm_call *c, int (*work)(const void *call, struct err *e),
+                      struct err *e)
 {
 	c->task = task_start(c->loop, work, c, on_task, c, e);
 	return c->task != NULL ? 1 : -1;
+}
+
+int room_show_boot(struct vmm_call *c, struct err *e)
+{
+	return start_work(c, c->vmm->show_boot, e);
+}
+
+int room_show_snapshot(struct vmm_call *c, struct err *e)
+{
+	return start_work(c, c->vmm->show_snapshot, e);
+}
+
+int room_move_saved(struct vmm_call *c, struct err *e)
+{
+	return start_work(c, c->vmm->move_saved, e);
 }
 
 /* Into a jail a link shows what all may read, a copy the rest. */

@@ -24,6 +24,12 @@ struct room_vmm {
 	const char *const *names; /* what may lie in the room and is hidden; NULL ends */
 	const char *version_path, *version_key; /* who tells its version, and where */
 	const char *state_path;                 /* who tells its "state" */
+	/* Files, in a child of the bridge, given the call: what it boots from, or what it
+	 * loads, is shown in the room; what it has saved is moved into the snapshot. */
+	int (*show_boot)(const void *call, struct err *e);
+	int (*show_snapshot)(const void *call, struct err *e);
+	int (*move_saved)(const void *call, struct err *e);
+	room_step *resume; /* for room_resume_if_paused */
 };
 
 struct vmm_call {
@@ -69,12 +75,17 @@ int room_ask(struct vmm_call *c, struct vmm_http_script *s, double seconds, stru
 int room_ask_version(struct vmm_call *c, struct err *e);
 /* For c->paused. It answers when it has written what an earlier bridge asked it to. */
 int room_ask_state(struct vmm_call *c, struct err *e);
-/* In a child of the bridge: files may be large. `work` is given the call. */
-int room_work(struct vmm_call *c, int (*work)(const void *call, struct err *e), struct err *e);
+/* As its room_vmm says. */
+int room_show_boot(struct vmm_call *c, struct err *e);
+int room_show_snapshot(struct vmm_call *c, struct err *e);
+int room_move_saved(struct vmm_call *c, struct err *e);
+/* After room_ask_state: to resume one that runs is refused, or no more harmless than to pause
+ * it. */
+int room_resume_if_paused(struct vmm_call *c, struct err *e);
 /* What it has read, or wrote and nobody moved. */
 int room_hide(struct vmm_call *c, struct err *e);
 
-/* ---- for what is run by room_work; 0, or -1 with `e` ---- */
+/* ---- for what is run in a child; 0, or -1 with `e` ---- */
 
 void room_path(const struct vmm_call *c, const char *name, char out[PATH_MAX]);
 void room_saved(const struct vmm_call *c, const char *file, char out[PATH_MAX]);
