@@ -49,6 +49,8 @@ static void on_renewed(const struct freeze_result *r, void *arg)
 		return;
 	}
 	bool clone = !s->waking && !s->recovers && s->restored;
+	if (clone && r->lost.code == ERR_INTERNAL) /* the guest's fault, not this bridge's */
+		judged.lost.code = ERR_LAUNCHER_FAILED;
 	for (unsigned n = 0; clone && sandbox_agent_has(s, "machine") && freeze_step(n) != NULL;
 	     n++)
 		if (r->failed & 1u << n && judged.lost.code == ERR_NONE)

@@ -34,7 +34,8 @@ def test_a_fifo_for_urandom_refuses_a_clone_at_once_and_the_source_goes_on(box):
     for _ in range(6):
         assert box.client.post(box.path + "/snapshots", timeout=60).status == 201
     reply = box.client.post(box.path + "/fork", {"count": 1}, timeout=60)
-    assert reply.status == 500 and "entropy" in reply.json["error"]["message"], reply.json
+    assert (reply.status, reply.code) == (502, "launcher.failed"), reply.body
+    assert "entropy" in reply.error["message"]
     assert box.out("echo hi") == "hi\n"
 
 
@@ -84,7 +85,8 @@ def test_a_dead_proc_stops_the_programs_that_read_it_and_no_deadline(box, tool):
     assert box.run("true", cwd="/nowhere")["outcome"] == "spawn_failed"
     agent_tells_and_is_saved(box)
     reply = box.client.post(box.path + "/fork", {"count": 1}, timeout=60)
-    assert reply.status == 500 and "renewed" in reply.json["error"]["message"], reply.json
+    assert (reply.status, reply.code) == (502, "launcher.failed"), reply.body
+    assert "renewed" in reply.error["message"]
     assert box.call("server", "kill", {"wait_seconds": 5}).json["state"] == "finished"
     assert box.out("echo back") == "back\n"
 
@@ -101,4 +103,5 @@ def test_a_console_that_takes_nothing_stops_nobody_who_logs(box, tool):
     serve(box, tool, "hush /dev/console", "hushed")
     box.out("rm /dev/urandom")
     reply = box.client.post(box.path + "/fork", {"count": 1}, timeout=60)
-    assert reply.status == 500 and "entropy" in reply.json["error"]["message"], reply.json
+    assert (reply.status, reply.code) == (502, "launcher.failed"), reply.body
+    assert "entropy" in reply.error["message"]
