@@ -59,7 +59,7 @@ static int lock_dir(const char *state_dir, struct err *e)
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 	char path[PATH_MAX];
 	if (mkdir(state_dir, 0700) < 0 && errno != EEXIST)
-		return err_errno(e, ERR_INTERNAL, errno, "%s", state_dir);
+		return err_errno(e, ERR_INTERNAL, errno, "the state directory %s", state_dir);
 	snprintf(path, sizeof(path), "%s/lock", state_dir);
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)

@@ -135,11 +135,23 @@ static bool is_asleep(const char *path, void *arg)
 	return false;
 }
 
+static void tell_launcher(const struct sandbox_set *set)
+{
+	struct err e;
+	const struct launcher *l = launcher_choose(set->launcher, &set->host, &e);
+	if (l == NULL)
+		log_warn("bridge", NULL, "no sandbox can be created: %s", e.msg);
+	else
+		log_info("bridge", NULL, "new sandboxes run on %s (%s)", l->name,
+		         l->isolation(&set->host));
+}
+
 static void on_kvm_answer(const struct launcher *by, void *arg)
 {
 	struct sandbox_set *set = arg;
 	set->kvm_trial = NULL;
 	set->host.kvm = by;
+	tell_launcher(set);
 }
 
 /* KVM is used where it has been proved. */
@@ -147,12 +159,16 @@ static void settle_kvm(struct sandbox_set *set)
 {
 	char dir[PATH_MAX], cgroup[PATH_MAX];
 	const struct kvm_trial_place place = {set->state_dir, dir, cgroup};
-	if (kvm_trial_known(&set->host, set->launcher, set->state_dir, &set->host.kvm))
+	if (kvm_trial_known(&set->host, set->launcher, set->state_dir, &set->host.kvm)) {
+		tell_launcher(set);
 		return;
+	}
 	sandbox_set_vm_dir(set, KVM_TRIAL, dir, sizeof(dir));
 	sandbox_set_cgroup(set, KVM_TRIAL, cgroup);
 	set->kvm_trial =
 	    kvm_trial_start(set->loop, &set->host, set->launcher, &place, on_kvm_answer, set);
+	if (set->kvm_trial == NULL)
+		tell_launcher(set);
 }
 
 int sandbox_set_adopt(struct sandbox_set *set, struct err *e)

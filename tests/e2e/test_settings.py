@@ -57,3 +57,16 @@ def test_a_bridge_in_a_build_tree_finds_its_agent(farm):
         assert bridge.client.create().out("echo hello") == "hello\n"
     finally:
         bridge.stop()
+
+
+def test_a_launcher_that_cannot_work_is_told_at_the_start(tmp_path):
+    with subprocess.Popen([PROGRAM, "serve", "--listen", f"unix:{tmp_path}/api", "--state-dir",
+                           tmp_path / "state", "--launcher", "cloud-hypervisor"],
+                          env={"SANDGATE_TOKEN": "t", "PATH": "/nonexistent"}, text=True,
+                          stderr=subprocess.PIPE) as bridge:
+        said = []
+        while "listening" not in "".join(said[-1:]):
+            said.append(bridge.stderr.readline())
+            assert said[-1], said
+        bridge.terminate()
+    assert any("no sandbox can be created: cloud-hypervisor" in line for line in said), said
