@@ -175,7 +175,7 @@ static const struct {
     {"[\"it\",\"failed\\n\\nStack backtrace:\"]", "the VMM refuses: it: failed"},
     {"[1,2]", "the VMM refuses: no reason given"},
     {"[]", "the VMM refuses: no reason given"},
-    {"words", "the VMM refuses: no reason given"},
+    {"{ \"error\": \"words\nmore\" }", "the VMM refuses: { \"error\": \"words"},
 };
 
 START_TEST(of_a_chain_of_reasons_the_last_are_told)

@@ -144,16 +144,21 @@ static const char *text(const json_t *value)
 }
 
 /* Firecracker gives one reason; Cloud Hypervisor a chain of them, of which the first ones
- * repeat what was asked, and sometimes a trace on lines of its own. */
-static void explain(const json_t *answer, char out[WHY_MAX])
+ * repeat what was asked, and sometimes a trace on lines of its own. What their HTTP library
+ * refuses itself comes as something that is no JSON, with a reason in it. */
+static void explain(const struct vmm_http *h, const json_t *answer, char out[WHY_MAX])
 {
 	size_t n = json_array_size(answer);
 	const char *before = n > 1 ? text(json_array_get(answer, n - 2)) : "";
 	const char *why = n > 0 ? text(json_array_get(answer, n - 1))
 	                        : text(json_object_get(answer, "fault_message"));
-	snprintf(out, WHY_MAX, "%s%s%s", before, before[0] != '\0' ? ": " : "",
-	         why[0] != '\0' ? why : "no reason given");
+	if (answer == NULL)
+		snprintf(out, WHY_MAX, "%.*s", (int)h->body_len, h->body);
+	else
+		snprintf(out, WHY_MAX, "%s%s%s", before, before[0] != '\0' ? ": " : "", why);
 	out[strcspn(out, "\r\n")] = '\0';
+	if (out[0] == '\0')
+		snprintf(out, WHY_MAX, "no reason given");
 }
 
 static void on_answer(struct vmm_http *h)
@@ -162,7 +167,7 @@ static void on_answer(struct vmm_http *h)
 	char why[WHY_MAX];
 	json_t *answer = json_loadb(h->body, h->body_len, 0, NULL);
 
-	explain(answer, why);
+	explain(h, answer, why);
 	if (status < 200 || status > 299)
 		fail(h, "refuses: ", why);
 	else if (++h->at == h->script.count)
