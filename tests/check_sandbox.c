@@ -24,11 +24,15 @@ END_TEST
 
 START_TEST(json_has_every_field_of_the_contract)
 {
-	static const char *const fields[] = {
-	    "id",         "node",         "template", "status",         "vmm",
-	    "isolation",  "boot_mode",    "boot_ms",  "boot_stages_ms", "created_at",
-	    "expires_at", "idle_seconds", "metadata", "resources",      "exec_defaults",
-	    "agent"};
+	static const char *const fields[] = {"id",           "node",
+	                                     "workspace",    "template",
+	                                     "status",       "vmm",
+	                                     "isolation",    "boot_mode",
+	                                     "boot_ms",      "boot_stages_ms",
+	                                     "created_at",   "expires_at",
+	                                     "idle_seconds", "metadata",
+	                                     "resources",    "exec_defaults",
+	                                     "agent"};
 	json_t *j = sandbox_json(create_running(&spec));
 	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++)
 		ck_assert_msg(json_object_get(j, fields[i]) != NULL, "%s", fields[i]);
