@@ -140,7 +140,7 @@ static void tell_launcher(const struct sandbox_set *set)
 	struct err e;
 	const struct launcher *l = launcher_choose(set->launcher, &set->host, &e);
 	if (l == NULL)
-		log_warn("bridge", NULL, "no sandbox can be created: %s", e.msg);
+		log_warn("bridge", NULL, "no VM can be started: %s", e.msg);
 	else
 		log_info("bridge", NULL, "new sandboxes run on %s (%s)", l->name,
 		         l->isolation(&set->host));

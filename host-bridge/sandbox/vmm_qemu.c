@@ -267,6 +267,8 @@ static struct vmm_call *run_alone(const struct vmm_target *t, struct qmp_script 
                                   struct err *e)
 {
 	struct vmm_call *c = create(t, NULL, on_done, arg, e);
+	if (c == NULL)
+		qmp_script_free(s);
 	if (c != NULL && run(c, s, e) == 0)
 		return c;
 	cancel(c);

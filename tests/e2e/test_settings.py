@@ -69,4 +69,4 @@ def test_a_launcher_that_cannot_work_is_told_at_the_start(tmp_path):
             said.append(bridge.stderr.readline())
             assert said[-1], said
         bridge.terminate()
-    assert any("no sandbox can be created: cloud-hypervisor" in line for line in said), said
+    assert any("no VM can be started: cloud-hypervisor" in line for line in said), said
