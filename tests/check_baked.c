@@ -32,6 +32,7 @@ static void make_file(char out[PATH_MAX], const char *name, const char *text)
 
 static void setup(void)
 {
+	struct err e = {0};
 	static char program[PATH_MAX];
 	strcpy(dir + sizeof(dir) - 7, "XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(dir));
@@ -46,7 +47,7 @@ static void setup(void)
 	host.kvm = NULL;
 	launcher =
 	    (struct launcher){.name = "some", .program = program, .isolation = isolation};
-	baked_sweep(dir); /* makes the directory */
+	ck_assert_int_eq(baked_sweep(dir, &e), 0); /* makes the directory */
 }
 
 static void teardown(void)
@@ -139,7 +140,7 @@ START_TEST(what_was_not_finished_is_swept)
 	struct err e = {0};
 	path_now(path);
 	ck_assert_int_eq(baked_begin(path, part, &e), 0);
-	baked_sweep(dir);
+	ck_assert_int_eq(baked_sweep(dir, &e), 0);
 	ck_assert_int_eq(access(part, F_OK), -1);
 	ck_assert_int_eq(baked_begin(path, part, &e), 0);
 	baked_drop(path);
@@ -158,10 +159,10 @@ START_TEST(what_nobody_has_used_for_long_is_swept)
 	ck_assert_int_eq(baked_keep(path, &e), 0);
 	ck_assert_int_eq(utimensat(AT_FDCWD, path, old, 0), 0);
 	baked_used(path);
-	baked_sweep(dir);
+	ck_assert_int_eq(baked_sweep(dir, &e), 0);
 	ck_assert(baked_exists(path));
 	ck_assert_int_eq(utimensat(AT_FDCWD, path, old, 0), 0);
-	baked_sweep(dir);
+	ck_assert_int_eq(baked_sweep(dir, &e), 0);
 	ck_assert(!baked_exists(path));
 }
 END_TEST

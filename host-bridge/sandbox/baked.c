@@ -138,7 +138,7 @@ static bool is_stale(const char *path)
 	return stat(path, &st) == 0 && st.st_mtime + BAKED_KEPT_S < time(NULL);
 }
 
-void baked_sweep(const char *state_dir)
+int baked_sweep(const char *state_dir, struct err *e)
 {
 	char dir[PATH_MAX], path[PATH_MAX + 256];
 	struct dirent *d;
@@ -146,13 +146,15 @@ void baked_sweep(const char *state_dir)
 	snprintf(dir, sizeof(dir), "%s/" DIRECTORY, state_dir);
 	mkdir(dir, 0700);
 	DIR *all = opendir(dir);
-	while (all != NULL && (d = readdir(all)) != NULL) {
+	if (all == NULL)
+		return err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", dir);
+	while ((d = readdir(all)) != NULL) {
 		if (d->d_name[0] == '.')
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", dir, d->d_name);
 		if (is_part(d->d_name) || is_stale(path))
 			vm_discard_dir(path);
 	}
-	if (all != NULL)
-		closedir(all);
+	closedir(all);
+	return 0;
 }

@@ -29,7 +29,8 @@ void baked_part(const char *path, char out[PATH_MAX]); /* that directory */
 int baked_keep(const char *path, struct err *e);
 void baked_drop(const char *path);
 /* Remove what an earlier bridge began and did not finish, and what nobody has used for so long:
- * images and programs were replaced. Before the first create. */
-void baked_sweep(const char *state_dir);
+ * images and programs were replaced. Before the first create. ERR_CAPACITY, …: it cannot be
+ * looked through. */
+int baked_sweep(const char *state_dir, struct err *e);
 
 #endif

@@ -163,6 +163,7 @@ static void resume(struct freeze *f)
 	const Sandgate__Resume same = SANDGATE__RESUME__INIT;
 	struct err e = {0};
 	f->lets_go_on = true;
+	f->told = 0;
 	if (ask_resume(f, &same, &e) == 0)
 		return;
 	note(&f->result.lost, &e);

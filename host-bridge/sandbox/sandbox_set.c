@@ -128,7 +128,8 @@ static int make_paths(struct sandbox_set *set, const struct sandbox_set_config *
 		return -1;
 	if (vm_cgroup_open(set->cgroups, name, e) < 0)
 		return -1;
-	baked_sweep(set->state_dir);
+	if (baked_sweep(set->state_dir, e) < 0)
+		return -1;
 	set->host.rootfs_dir = set->rootfs_dir;
 	set->host.agent_path = set->agent_path;
 	return 0;

@@ -160,20 +160,22 @@ static void forget_rows(struct sandbox_set *set)
 }
 
 /* What has no row was not finished, or was being deleted. */
-static void sweep(struct sandbox_set *set)
+static int sweep(struct sandbox_set *set, struct err *e)
 {
 	char dir[PATH_MAX], path[PATH_MAX + 256];
 	struct dirent *d;
 	snprintf(dir, sizeof(dir), "%s/snapshots", set->state_dir);
 	DIR *all = opendir(dir);
-	while (all != NULL && (d = readdir(all)) != NULL) {
+	if (all == NULL)
+		return err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", dir);
+	while ((d = readdir(all)) != NULL) {
 		if (d->d_name[0] == '.' || snapshot_find(set, d->d_name, NULL, NULL) != NULL)
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", dir, d->d_name);
 		vm_discard_dir(path);
 	}
-	if (all != NULL)
-		closedir(all);
+	closedir(all);
+	return 0;
 }
 
 int snapshot_load_all(struct sandbox_set *set, struct err *e)
@@ -185,8 +187,7 @@ int snapshot_load_all(struct sandbox_set *set, struct err *e)
 	if (registry_each_snapshot(set->registry, load_row, set, e) < 0)
 		return -1;
 	forget_rows(set);
-	sweep(set);
-	return 0;
+	return sweep(set, e);
 }
 
 void snapshot_forget_all(struct sandbox_set *set)
