@@ -17,7 +17,7 @@
 struct entry {
 	LIST_ENTRY(entry) in_bucket; /* unless forgotten */
 	TAILQ_ENTRY(entry) in_list;  /* running, finished or tombs */
-	struct exec *exec; /* NULL: a tombstone */
+	struct exec *exec;           /* NULL: a tombstone */
 	bool finished, forgotten;
 	uint64_t expires_ms; /* finished and tombstones, monotonic */
 	char id[EXEC_ID_MAX + 1];

@@ -79,8 +79,8 @@ static void make_children(struct fork *f, struct sandbox *parent, const struct s
 		spec.metadata = f->metadata;
 	f->waiting = 1; /* this loop */
 	while (f->made < f->count && f->failure.code == ERR_NONE) {
-		struct sandbox *s = sandbox_create(f->api->sandboxes, &spec, on_ready, f,
-		                                   &f->failure);
+		struct sandbox *s =
+		    sandbox_create(f->api->sandboxes, &spec, on_ready, f, &f->failure);
 		if (s == NULL)
 			break;
 		sandbox_hold(s);

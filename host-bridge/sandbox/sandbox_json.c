@@ -73,11 +73,12 @@ json_t *sandbox_json(const struct sandbox *s)
 	                 " s:O, s:o, s:O?, s:O?}",
 	                 "id", s->id, "node", s->set->node, "workspace", s->spec.workspace,
 	                 "template", template, "status", sandbox_status_name(s->status), "vmm",
-	                 s->launcher->name, "isolation", s->isolation, "boot_mode", boot_mode(s), "boot_ms", boot_ms,
-	                 "boot_stages_ms", stages, "created_at", sandbox_instant(s->created_ms),
-	                 "expires_at", expires_at(s), "idle_seconds", idle_seconds(s),
-	                 "metadata", s->spec.metadata, "resources", resources(s),
-	                 "exec_defaults", s->spec.exec_defaults, "agent", s->agent);
+	                 s->launcher->name, "isolation", s->isolation, "boot_mode",
+	                 boot_mode(s), "boot_ms", boot_ms, "boot_stages_ms", stages,
+	                 "created_at", sandbox_instant(s->created_ms), "expires_at",
+	                 expires_at(s), "idle_seconds", idle_seconds(s), "metadata",
+	                 s->spec.metadata, "resources", resources(s), "exec_defaults",
+	                 s->spec.exec_defaults, "agent", s->agent);
 }
 
 bool sandbox_agent_has(const struct sandbox *s, const char *feature)
