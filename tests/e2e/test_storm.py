@@ -406,6 +406,7 @@ def test_what_was_acknowledged_outlives_the_bridge_again_and_again(storm):
 
     def meanwhile():
         time.sleep(chance.uniform(0.2, 4))  # the moment of the fault, not a wait for anything
+        assert storm.bridge.process.poll() is None, "the bridge ended by itself"
         storm.bridge.kill()
         storm.bridge.start()
         storm.resume_paused()
