@@ -141,12 +141,12 @@ static const struct link_handlers link_handlers = {
 
 /* The sandbox goes away. Who has something to say does so and stays until the agent has
  * answered: the guest is kept for that moment. A guest that is lost needs no word, nor does an
- * agent that has not been asked for anything yet: it may never be. */
+ * agent whom nobody may ask yet: it may never be asked. */
 static void on_sandbox_end(struct sandbox_listener *l, Sandgate__CancelReason reason)
 {
 	struct dial *d = (struct dial *)((char *)l - offsetof(struct dial, listener));
 	bool lost = reason == SANDGATE__CANCEL_REASON__CANCEL_NONE;
-	struct dial_end e = {.sent = lost || link_is_sent(d->link)};
+	struct dial_end e = {.sent = lost || !link_is_in_line(d->link)};
 	d->going = reason;
 	if (!lost && e.sent && d->handlers->on_going != NULL) {
 		d->handlers->on_going(d, reason);

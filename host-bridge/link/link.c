@@ -392,9 +392,9 @@ void link_insist(struct link *l)
 	l->try_ms = CONNECT_TRY_MS;
 }
 
-bool link_is_sent(const struct link *l)
+bool link_is_in_line(const struct link *l)
 {
-	return l->sent;
+	return l->pass.waits;
 }
 
 bool link_is_ready(const struct link *l)

@@ -75,8 +75,8 @@ void link_expect(struct link *l, unsigned deadline_ms);
  * left to read, else after the last frame has been taken. */
 void link_pause(struct link *l);
 void link_resume(struct link *l);
-/* The Open may have reached the agent. */
-bool link_is_sent(const struct link *l);
+/* It waits until it may connect: nothing has been sent. */
+bool link_is_in_line(const struct link *l);
 /* READY, and the peer has not hung up: usable as a spare. */
 bool link_is_ready(const struct link *l);
 /* Hear, once, that the link ended before link_open was called. on_end may destroy it. */
