@@ -1,5 +1,6 @@
 """Between the bridge and a real agent: passes bytes on, until it is told to misbehave as
 a malicious or broken guest would."""
+import itertools
 import socket
 import subprocess
 import threading
@@ -7,12 +8,14 @@ import threading
 from bridge import AGENT
 from client import until
 
+numbers = itertools.count(1)  # tests that share a bridge share its directory
+
 
 class Agent:
     """A guest-agent of this machine on a Unix socket, started through `within`."""
 
     def __init__(self, directory, within=()):
-        self.path = str(directory / "agent.sock")
+        self.path = str(directory / f"agent{next(numbers)}.sock")
         self.process = subprocess.Popen([*within, AGENT, "--unix", self.path, "--port", "0"],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.DEVNULL, start_new_session=True)
@@ -33,7 +36,7 @@ class Agent:
 
 class Meddler:
     def __init__(self, directory, agent):
-        self.agent, self.path = agent, str(directory / "meddler.sock")
+        self.agent, self.path = agent, str(directory / f"meddler{next(numbers)}.sock")
         self.behave()
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)

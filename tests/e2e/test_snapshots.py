@@ -161,9 +161,12 @@ def test_snapshots_that_end_in_another_order_than_they_began_are_all_listed(qemu
         later = snapshot(other)
         os.kill(vmm, signal.SIGCONT)
         first = slow.reply().json
-    page = qemu.client.get("/v1/snapshots?limit=1").json
-    rest = qemu.client.get(f"/v1/snapshots?limit=1&page_token={page['next_page']}").json
-    assert [s["id"] for s in page["items"] + rest["items"]] == [first["id"], later["id"]]
+    seen, token = [], ""
+    while token is not None:  # others' are on this bridge as well
+        page = qemu.client.get(f"/v1/snapshots?limit=1{token and '&page_token=' + token}").json
+        seen += [s["id"] for s in page["items"]]
+        token = page["next_page"]
+    assert [i for i in seen if i in (first["id"], later["id"])] == [first["id"], later["id"]]
     for snap in (first, later):
         forget(qemu.client, snap)
     other.delete()
@@ -227,6 +230,7 @@ def test_a_paused_sandbox_stands_still_and_goes_on(qemu, box):
 
 
 def test_a_sandbox_deleted_while_it_is_saved_is_gone_and_leaves_nothing(qemu):
+    others = set(qemu.state.glob("snapshots/*"))
     box = qemu.client.create(ttl_seconds=600)
     wait = in_thread(lambda: box.client.post(box.path + "/snapshots", timeout=60))
     assert box.delete().status == 204
@@ -234,7 +238,7 @@ def test_a_sandbox_deleted_while_it_is_saved_is_gone_and_leaves_nothing(qemu):
     assert reply.status in (201, 404, 410), reply.body
     if reply.status == 201:
         forget(qemu.client, reply.json)
-    assert not list(qemu.state.glob("snapshots/*"))
+    assert set(qemu.state.glob("snapshots/*")) <= others
 
 
 def test_a_restarted_bridge_knows_its_snapshots_and_its_paused_sandboxes(farm):
