@@ -33,7 +33,8 @@ struct dial_handlers {
 	/* Once; the dial is closed already and may be opened again. */
 	void (*on_end)(struct dial *d, const struct dial_end *end);
 	/* The sandbox is being ended on purpose: say something to the agent and wait, for a
-	 * moment, for its last frame. on_end follows. NULL, or in line still: it ends at once. */
+	 * moment, for its last frame. on_end follows. NULL, or in line still: it ends at once.
+	 */
 	void (*on_going)(struct dial *d, Sandgate__CancelReason reason);
 };
 
