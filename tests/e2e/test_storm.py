@@ -41,6 +41,7 @@ class Shared:
 
     def __init__(self, name):
         self.id, self.may_end = name, False  # may_end: somebody is doing something that ends it
+        self.may_forget = False  # it was told to hibernate, and its double's agent wakes anew
 
 
 ANY = Shared(None)  # one that may have been ended by others
@@ -147,7 +148,7 @@ class Caller:
         raw = "/output?" in self.doing and isinstance(how, EOFError)  # it has no other way to tell
         if not self.storm.bridge_dies and not raw:
             raise AssertionError("the connection broke") from how
-        time.sleep(0.02)  # until somebody listens again
+        self.storm.over.wait(0.02)  # a pace, for as long as nobody listens
 
     def judged(self, reply, about, struck=False):
         if reply.status < 300:
@@ -155,8 +156,8 @@ class Caller:
         said = (reply.status, reply.code, reply.error["message"])
         assert reply.code in EXPECTED.get(reply.status, ()), said
         if reply.code in ("sandbox.gone", "snapshot.not_found", "sandbox.lost", "launcher.failed"):
-            assert struck or self.storm.bridge_dies and reply.status == 502 or \
-                about and about.may_end, said
+            assert struck or self.storm.bridge_dies and reply.status == 502 or about and (
+                about.may_end or about.may_forget and reply.code == "sandbox.lost"), said
         return reply
 
     def box(self):
@@ -221,12 +222,15 @@ class Caller:
             self.call("DELETE", f"/v1/snapshots/{snap.id}", None, snap)
 
     def change(self):
-        self.on_box("POST", self.random.choice(["/pause", "/hibernate", "/wake", "/resume"]))
+        box, action = self.box(), self.random.choice(["pause", "hibernate", "wake", "resume"])
+        if box:
+            box.may_forget |= action == "hibernate"
+            self.call("POST", f"/v1/sandboxes/{box.id}/{action}", None, box)
 
     def pause_and_resume(self):
         reply, box = self.on_box("POST", "/pause") or (None, None)
         if box:
-            time.sleep(self.random.uniform(0, 0.1))
+            self.storm.over.wait(self.random.uniform(0, 0.1))  # a moment, not a wait
             self.call("POST", f"/v1/sandboxes/{box.id}/resume", None, box)
 
     def patch(self):
@@ -394,7 +398,7 @@ def storm(farm, request):
 def test_whatever_clients_do_the_bridge_keeps_its_word(storm):
     def meanwhile():
         storm.resume_paused()
-        time.sleep(0.2)  # now and then
+        storm.over.wait(0.2)  # now and then
     storm.run(meanwhile)
     storm.calm()
 
@@ -405,7 +409,7 @@ def test_what_was_acknowledged_outlives_the_bridge_again_and_again(storm):
     chance = random.Random(SEED)
 
     def meanwhile():
-        time.sleep(chance.uniform(0.2, 4))  # the moment of the fault, not a wait for anything
+        storm.over.wait(chance.uniform(0.2, 4))  # the moment of the fault, or the end
         assert storm.bridge.process.poll() is None, "the bridge ended by itself"
         storm.bridge.kill()
         storm.bridge.start()
