@@ -10,6 +10,7 @@ long each is.
 import contextlib
 import os
 import random
+import re
 import threading
 import time
 
@@ -72,7 +73,14 @@ class Storm(Belongings):
             self.over.set()
         until(lambda: self.resume_paused() or not any(t.is_alive() for t in threads),
               4 * DEADLINE, "the end of all calls")
-        assert not self.violations, f"of {self.calls} calls: " + "\n".join(self.violations)
+        assert not self.violations, f"of {self.calls} calls: " + "\n".join(
+            self.violations + self.said_of(self.violations))
+
+    def said_of(self, violations):
+        """What the bridge has logged of the sandboxes in question."""
+        names = set(re.findall(r"sb-vm-\w{26}", "".join(violations)))
+        return [line for line in self.bridge.log.read_text().splitlines()
+                if any(name in line for name in names)]
 
     def resume_paused(self):
         """Whatever stands still: calls to it wait, however long."""
