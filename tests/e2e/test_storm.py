@@ -78,7 +78,7 @@ class Storm(Belongings):
 
     def said_of(self, violations):
         """What the bridge has logged of the sandboxes in question."""
-        names = set(re.findall(r"sb-vm-\w{26}", "".join(violations)))
+        names = set(re.findall(r"sb-[\w-]+", "".join(violations)))
         return [line for line in self.bridge.log.read_text().splitlines()
                 if any(name in line for name in names)]
 
