@@ -85,8 +85,7 @@ class Connection:
     def one(self):
         try:
             method, path, body = self.request()
-            with self.lock:
-                answer = self.machine.serve(method, path, body)
+            answer = self.serve(method, path, body)
         except Unreadable as e:
             log("refused", why=str(e))
             self.answer(e.status, e.text())
@@ -97,6 +96,16 @@ class Connection:
             data = json.dumps(answer) if answer else answer
             self.answer(204 if answer is None else 200, data)
         self.machine.answered()
+
+    def serve(self, method, path, body):
+        """What fails in other ways than by a refusal is the double's own fault."""
+        try:
+            with self.lock:
+                return self.machine.serve(method, path, body)
+        except Exception as e:
+            if not isinstance(e, Refused):
+                log("violation", why=f"the double failed: {e!r}")
+            raise
 
     def run(self):
         try:

@@ -9,10 +9,12 @@ the environment:
   DOUBLE_JAIL, DOUBLE_UID, DOUBLE_GID  set by the jailer's double: the directory that stands for
                    the root, and whose rights the VMM's files and sockets are used with
 """
+import contextlib
 import ctypes
 import glob
 import json
 import os
+import pathlib
 import platform
 import random
 import re
@@ -138,15 +140,16 @@ class Guest:
             vsock.driver_up_at = time.monotonic() + (0 if restored else random.uniform(0, 0.010))
 
     def stop(self, stop):
-        """Its processes stand still, although its clocks go on."""
+        """Its processes stand still, although its clocks go on. Some end meanwhile."""
         def below(pid):
             for path in glob.glob(f"/proc/{pid}/task/*/children"):
-                with open(path) as f:
-                    for child in f.read().split():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    for child in pathlib.Path(path).read_text().split():
                         yield int(child)
                         yield from below(child)
         for pid in below(self.process.pid):
-            os.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT)
 
     def ended(self):
         return self.process.poll() is not None
