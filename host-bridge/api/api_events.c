@@ -70,10 +70,19 @@ static void put_event(const struct event_stream *s, struct json_out *out, uint64
 	end_event(out);
 }
 
-/* What is lost lies before the oldest event that is kept. */
+static bool is_before_wanted(const struct event_stream *s)
+{
+	const struct event *e = event_log_at(s->log, s->next);
+	return e != NULL && !is_wanted(s, e);
+}
+
+/* What is lost lies before the oldest event that is kept. Its id reaches as far as it can, else
+ * others' events would soon make it one that is forgotten, too. */
 static void put_gap(struct event_stream *s, struct json_out *out)
 {
 	s->next = event_log_first(s->log);
+	while (is_before_wanted(s))
+		s->next++;
 	begin_event(s, out, s->next - 1, "gap");
 	json_out_null(out, "sandbox_id");
 	json_out_null(out, "at");
@@ -154,9 +163,11 @@ static int take_id(struct event_stream *s, const char *id, struct json_out *out,
 
 static bool has_more(const struct event_stream *s)
 {
-	for (uint64_t n = s->next; n < event_log_next(s->log); n++)
-		if (is_wanted(s, event_log_at(s->log, n)))
+	for (uint64_t n = s->next; n < event_log_next(s->log); n++) {
+		const struct event *e = event_log_at(s->log, n);
+		if (e == NULL || is_wanted(s, e)) /* NULL: a gap */
 			return true;
+	}
 	return false;
 }
 
