@@ -195,6 +195,26 @@ START_TEST(a_step_that_may_fail_still_waits_for_its_event)
 }
 END_TEST
 
+/* It answers the greeting, says more, and is gone before the next command is written. */
+START_TEST(a_monitor_that_ends_between_two_commands_is_lost)
+{
+	const char *const replies[] = {OK "{\"event\": \"SHUTDOWN\", \"data\": {}}\r\n", NULL};
+	struct qmp_script s = {0};
+	struct err e = {0};
+	int status;
+	play(replies);
+	qmp_add(&s, "stop", NULL);
+	ck_assert_ptr_nonnull(qmp_run(loop, path, &s, 10, on_done, NULL, &e));
+	ev_run(loop, EVRUN_ONCE);
+	ck_assert_int_eq(waitpid(monitor, &status, 0), monitor);
+	monitor = 0;
+	ck_assert_int_eq(status, 0);
+	ev_run(loop, 0);
+	ck_assert(done);
+	ck_assert_int_eq(outcome.code, ERR_SANDBOX_LOST);
+}
+END_TEST
+
 static const char *const bad_answers[] = {
     "no json at all\r\n",
     "[1, 2]\r\n",
@@ -259,6 +279,7 @@ int main(void)
 	tcase_add_test(t, a_refusal_is_told_in_qemus_words_and_ends_the_script);
 	tcase_add_test(t, a_step_that_may_fail_goes_on_and_an_absent_device_has_no_event);
 	tcase_add_test(t, a_step_that_may_fail_still_waits_for_its_event);
+	tcase_add_test(t, a_monitor_that_ends_between_two_commands_is_lost);
 	tcase_add_loop_test(t, what_is_no_answer_ends_the_script_in_time, 0,
 	                    (int)(sizeof(bad_answers) / sizeof(*bad_answers)));
 	tcase_add_test(t, a_line_without_an_end_is_not_read_for_ever);

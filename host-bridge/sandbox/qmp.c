@@ -136,8 +136,8 @@ static ssize_t send_some(struct qmp *q, int fd)
 	return sendmsg(q->fd, &m, MSG_NOSIGNAL);
 }
 
-/* May finish. */
-static void send_step(struct qmp *q)
+/* False when `q` is gone. */
+static bool send_step(struct qmp *q)
 {
 	struct qmp_step *step = &q->script.steps[q->at];
 
@@ -148,27 +148,28 @@ static void send_step(struct qmp *q)
 		q->out = json_dumps(step->command, JSON_COMPACT);
 		if (q->out == NULL) {
 			fail(q, "cannot be asked: ", "out of memory");
-			return;
+			return false;
 		}
 		q->out_len = strlen(q->out);
 	}
 	ssize_t n = send_some(q, step->fd);
 	if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) {
 		hung_up(q);
-		return;
+		return false;
 	}
 	if (n < 0 && errno != EAGAIN && errno != EINTR) {
 		fail(q, "cannot be asked: ", strerror(errno));
-		return;
+		return false;
 	}
 	q->out_sent += n > 0 ? (size_t)n : 0;
 	if (q->out_sent < q->out_len) {
 		want(q, EV_READ | EV_WRITE);
-		return;
+		return true;
 	}
 	free(q->out);
 	q->out = NULL;
 	want(q, EV_READ);
+	return true;
 }
 
 /* ---- what QEMU says ---- */
@@ -224,8 +225,7 @@ static bool on_message(struct qmp *q, const json_t *m)
 		finish(q, NULL);
 		return false;
 	}
-	send_step(q);
-	return true;
+	return send_step(q);
 }
 
 /* False when `q` is gone. */
