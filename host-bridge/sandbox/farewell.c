@@ -10,7 +10,7 @@ struct farewell {
 	struct endpoint to;
 	Sandgate__CancelReason reason;
 	struct link *link;
-	char **ids; /* execs that run, the next to cancel last */
+	char *ids[EXECS_RUNNING_MAX]; /* execs that run, the next to cancel last */
 	size_t count;
 	ev_timer deadline;
 	void (*on_done)(void *arg);
@@ -27,7 +27,6 @@ void farewell_cancel(struct farewell *f)
 	link_destroy(f->link, true);
 	while (f->count > 0)
 		free(f->ids[--f->count]);
-	free(f->ids);
 	free(f);
 }
 
@@ -82,22 +81,28 @@ static void on_cancel_opened(struct link *l, const Sandgate__Opened *o, void *ow
 	link_send(l, &frame);
 }
 
-static void on_list_frame(struct link *l, const Sandgate__GuestFrame *g, void *owner)
+static void remember_running(struct farewell *f, const Sandgate__ExecList *list)
 {
-	struct farewell *f = owner;
-	if (g->body_case != SANDGATE__GUEST_FRAME__BODY_EXEC_LIST)
-		return;
-	f->ids = calloc(g->exec_list->n_execs + 1, sizeof(*f->ids));
-	for (size_t i = 0; f->ids != NULL && i < g->exec_list->n_execs; i++) {
-		const Sandgate__ExecState *s = g->exec_list->execs[i];
+	for (size_t i = 0; i < list->n_execs && f->count < EXECS_RUNNING_MAX; i++) {
+		const Sandgate__ExecState *s = list->execs[i];
 		char *id = s->phase != SANDGATE__EXEC_PHASE__PHASE_FINISHED ? strdup(s->exec_id)
 		                                                            : NULL;
 		if (id != NULL)
 			f->ids[f->count++] = id;
 	}
-	link_destroy(l, false);
-	f->link = NULL;
-	next(f);
+}
+
+/* The list comes in as many frames as it needs, then Done. */
+static void on_list_frame(struct link *l, const Sandgate__GuestFrame *g, void *owner)
+{
+	struct farewell *f = owner;
+	if (g->body_case == SANDGATE__GUEST_FRAME__BODY_EXEC_LIST) {
+		remember_running(f, g->exec_list);
+	} else if (g->body_case == SANDGATE__GUEST_FRAME__BODY_DONE) {
+		link_destroy(l, false);
+		f->link = NULL;
+		next(f);
+	}
 }
 
 static int ask(struct farewell *f, Sandgate__Open *open, const struct link_handlers *h)
