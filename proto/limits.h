@@ -421,6 +421,11 @@
 #define READY_PAUSE_MIN_MS 250
 #define READY_PAUSE_MAX_MS 1000
 
+/* Of what each of them prints, the end of each stream that is told when they have failed
+ * (bytes); and how long that of a `start` that has ended is waited for (ms). */
+#define START_SAID_MAX 512
+#define START_SAID_WAIT_MS 1000
+
 /* A template's snapshot that no create has used for so long is removed at the next start. */
 #define BAKED_KEPT_S (7 * 24 * 3600)
 

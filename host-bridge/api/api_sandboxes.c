@@ -10,6 +10,7 @@
 #include "host-bridge/api/page.h"
 #include "host-bridge/api/quota.h"
 #include "host-bridge/api/sandbox_body.h"
+#include "host-bridge/exec/result_json.h"
 #include "host-bridge/sandbox/snapshot.h"
 
 /* ---- create ---- */
@@ -45,7 +46,10 @@ static void on_ready(struct sandbox *s, const struct err *e, void *arg)
 	}
 	if (!c.replay)
 		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, NULL, NULL);
-	const struct api_details d = {.started = "no", .status = "failed"};
+	struct result_partial said;
+	struct api_details d = {.started = "no", .status = "failed"};
+	if (sandbox_said(s, &said))
+		d.partial = &said;
 	api_fail(r, e, &d);
 }
 

@@ -281,5 +281,6 @@ void sandbox_free(struct sandbox *s)
 	sandbox_drop_waiters(s);
 	json_decref(s->agent);
 	sandbox_free_spec(&s->spec);
+	free(s->said);
 	free(s);
 }

@@ -150,6 +150,10 @@ const char *sandbox_status_name(enum sandbox_status status);
 /* An enum sandbox_status; -1 with ERR_INVALID_FIELD when there is none by that name. */
 int sandbox_status_named(const char *name, struct err *e);
 const struct sandbox_spec *sandbox_spec(const struct sandbox *s);
+/* What its template's commands printed before they failed the create: the end of it, as long as
+ * the sandbox lives. False: nothing. */
+struct result_partial;
+bool sandbox_said(const struct sandbox *s, struct result_partial *out);
 /* The API's Sandbox object (api.md section 2), new reference. */
 json_t *sandbox_json(const struct sandbox *s);
 /* {ttl_seconds, max_lifetime_seconds, persistent, idle_seconds, expires_at}, new reference. */

@@ -84,6 +84,7 @@ struct sandbox {
 
 	bool serves; /* its template has a service, which runs from the first boot on */
 	struct sandbox_start *start; /* creating: what the template runs in its first boot */
+	struct said *said;           /* failed: what that printed, or NULL */
 	struct link *asked;          /* creating: the link that asks the agent who it is */
 	struct link *spare;
 	struct link_gate gate; /* of the links in use */

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "host-bridge/sandbox/tail.h"
 #include "host-bridge/sandbox/vm_private.h"
 
 /* Keep the end of what the processes say. */
@@ -14,13 +15,7 @@ void vm_output_drain(struct vm *vm)
 	ssize_t n = vm->output >= 0 ? read(vm->output, text, sizeof(text)) : 0;
 	if (n <= 0)
 		return;
-	size_t keep = BOOT_TAIL_MAX - (size_t)n;
-	if (vm->tail_len > keep) {
-		memmove(vm->tail, vm->tail + vm->tail_len - keep, keep);
-		vm->tail_len = keep;
-	}
-	memcpy(vm->tail + vm->tail_len, text, (size_t)n);
-	vm->tail_len += (size_t)n;
+	tail_add(vm->tail, &vm->tail_len, BOOT_TAIL_MAX, text, (size_t)n);
 	vm->tail[vm->tail_len] = '\0';
 }
 

@@ -73,7 +73,7 @@ def refused(bridge, template):
     assert (reply.status, reply.code) == (502, "launcher.failed"), reply.body
     until(lambda: not left_of_guests(bridge), 10, "everything of it going")
     assert bridge.client.get("/v1/sandboxes").json["items"] == []
-    return reply.error["message"]
+    return reply.error["message"], reply.error["details"]["partial"]
 
 
 def test_a_service_runs_and_is_ready_when_the_sandbox_is(own):
@@ -131,7 +131,7 @@ def test_ready_alone_and_start_alone_are_enough(own):
 def test_start_that_ends_at_once_is_no_service_without_ready_either(own):
     own.write("ends", start={"cmd": "exit 3"})
     for _ in range(3):
-        assert "start ended" in refused(own, "ends")
+        assert "start ended" in refused(own, "ends")[0]
 
 
 def test_another_command_makes_another_snapshot(own):
@@ -142,32 +142,52 @@ def test_another_command_makes_another_snapshot(own):
 
 
 def test_what_is_never_ready_fails_in_its_time_and_leaves_nothing(own):
-    own.write("never", start={"cmd": "exec sleep 100000"},
-              ready={"cmd": "echo secret >&2; exit 7", "timeout_seconds": 2})
-    assert refused(own, "never") == \
-        "template never: ready did not succeed within 2 s: exited, exit code 7"
+    own.write("never", start={"cmd": "echo woken; echo odd >&2; exec sleep 100000"},
+              ready={"cmd": "echo refused >&2; exit 7", "timeout_seconds": 2})
+    message, said = refused(own, "never")
+    assert message == "template never: ready did not succeed within 2 s: exited, exit code 7"
+    tries, rest = divmod(said["stderr_bytes"] - len("odd\n"), len("refused\n"))
+    assert tries >= 1 and rest == 0
+    assert said == {"stdout": "woken\n", "stderr": "odd\n" + "refused\n" * tries,
+                    "stdout_bytes": len("woken\n"), "stderr_bytes": said["stderr_bytes"]}
     own.write("never", ready={"cmd": "sleep 1000", "timeout_seconds": 1})
-    assert refused(own, "never") in (
+    message, said = refused(own, "never")
+    assert message in (
         "template never: ready did not succeed within 1 s: its first try has not ended",
         "template never: ready did not succeed within 1 s: timed_out, exit code 124")
-    assert "secret" not in own.log.read_text()
+    assert said is None, "nothing was said"
+    for word in ("woken", "odd", "refused"):
+        assert word not in own.log.read_text()
 
 
-@pytest.mark.parametrize("start,how", [
-    ({"cmd": "exit 3"}, "start ended before the sandbox was ready: exited, exit code 3"),
-    ({"cmd": "kill -9 $$"}, "start ended before the sandbox was ready: signaled, exit code 137"),
-    ({"cmd": "true", "cwd": "/nope"}, "start: spawn_failed, exit code 126"),
-    ({"cmd": "true", "user": "ghost"}, "start: spawn_failed, exit code 126"),
+@pytest.mark.parametrize("start,how,said", [
+    ({"cmd": "echo no port >&2; exit 3"},
+     "start ended before the sandbox was ready: exited, exit code 3", ("", "no port\n")),
+    ({"cmd": "echo hm; kill -9 $$"},
+     "start ended before the sandbox was ready: signaled, exit code 137", ("hm\n", "")),
+    ({"cmd": "true", "cwd": "/nope"},
+     "start: spawn_failed (chdir: No such file or directory), exit code 126", None),
+    ({"cmd": "true", "user": "ghost"},
+     "start: spawn_failed (user: No such file or directory), exit code 126", None),
 ])
-def test_a_start_that_ends_fails_the_create(own, start, how):
+def test_a_start_that_ends_fails_the_create(own, start, how, said):
     own.write("dies", start=start, ready={"cmd": "sleep 1; exit 1"})
-    assert refused(own, "dies") == f"template dies: {how}"
+    message, partial = refused(own, "dies")
+    assert message == f"template dies: {how}"
+    assert (partial and (partial["stdout"], partial["stderr"])) == said
 
 
 def test_a_start_that_has_ended_is_not_ready_whatever_ready_says(own):
-    own.write("dies", start={"cmd": "exit 0"}, ready={"cmd": "sleep 1"})
-    assert refused(own, "dies") == \
+    """Of long output, and of such as is no text, the end is told."""
+    own.write("dies", start={"cmd": r"seq 999 | tr '\n' '\377'; seq 999 >&2; printf '\303' >&2"
+                                    "; exec touch /tmp/ends"},
+              ready={"cmd": "until test -e /tmp/ends; do sleep .1; done; sleep 1"})
+    message, said = refused(own, "dies")
+    assert message == \
         "template dies: start ended before the sandbox was ready: exited, exit code 0"
+    assert len(said["stdout"]) == 512 and said["stdout"].endswith("\ufffd998\ufffd999\ufffd")
+    assert len(said["stderr"]) == 511 and said["stderr"].endswith("\n998\n999\n")
+    assert (said["stdout_bytes"], said["stderr_bytes"]) == (3888, 3889)
 
 
 def test_a_bridge_killed_in_the_middle_undoes_the_create(own):
