@@ -1,9 +1,7 @@
 #include "host-bridge/link/link.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -169,59 +167,18 @@ void link_peer_gone(struct link *l)
 	}
 }
 
-static void flush_out(struct link *l)
-{
-	size_t len = link_buf_len(&l->out);
-	if (len == 0 || l->write_dead || l->fd < 0)
-		return;
-	ssize_t n =
-	    send(l->fd, link_buf_data(&l->out), len < LINK_TURN_MAX ? len : LINK_TURN_MAX,
-	         MSG_NOSIGNAL | MSG_DONTWAIT);
-	if (n < 0) {
-		if (errno != EAGAIN && errno != EINTR)
-			l->write_dead = true;
-		return;
-	}
-	link_buf_take(&l->out, (size_t)n);
-	l->sent = l->sent || link_buf_taken(&l->out) >= l->open_size;
-	if (l->sent && !(l->insists && l->state == OPENING))
-		link_buf_compact(&l->out);
-}
-
 static void on_io(struct ev_loop *loop, ev_io *w, int revents)
 {
 	struct link *l = w->data;
 	(void)loop;
-	if (revents & EV_WRITE) {
-		flush_out(l);
-		link_update_io(l);
-		if (l->room_wanted && link_buf_len(&l->out) < LINK_LOW_WATER) {
-			l->room_wanted = false;
-			l->calls++;
-			if (l->handlers != NULL && l->handlers->on_room != NULL)
-				l->handlers->on_room(l, l->owner);
-			l->calls--;
-			if (l->doomed) {
-				link_free(l);
-				return;
-			}
-		}
-	}
+	if ((revents & EV_WRITE) && !link_writable(l))
+		return;
 	if (!(revents & EV_READ) || l->fd < 0)
 		return;
 	if (l->state == LINGERING)
 		link_discard(l);
 	else
 		link_readable(l);
-}
-
-void link_send_open(struct link *l)
-{
-	l->state = OPENING;
-	link_put_off(l);
-	l->try_due = link_clock() + l->try_ms / 1e3;
-	link_update_due(l);
-	flush_out(l);
 }
 
 static void on_kick(struct ev_loop *loop, ev_timer *w, int revents)
@@ -295,16 +252,6 @@ struct link *link_create_behind(struct link_gate *g, bool urgent, struct ev_loop
 	return l;
 }
 
-static int queue(struct link *l, const Sandgate__HostFrame *f)
-{
-	size_t size = frame_size(&f->base);
-	uint8_t *to = link_buf_room(&l->out, size);
-	if (to == NULL)
-		return -1;
-	link_buf_put(&l->out, frame_write(&f->base, to));
-	return 0;
-}
-
 int link_open(struct link *l, Sandgate__Open *open, unsigned deadline_ms,
               const struct link_handlers *h, void *owner, struct err *e)
 {
@@ -318,7 +265,7 @@ int link_open(struct link *l, Sandgate__Open *open, unsigned deadline_ms,
 	if (l->open_size > FRAME_HEADER + FRAME_MAX_TO_GUEST)
 		return err_set(e, ERR_TOO_LARGE, "the request is over %u bytes",
 		               FRAME_MAX_TO_GUEST);
-	if (queue(l, &f) < 0)
+	if (link_queue(l, &f) < 0)
 		return err_set(e, ERR_INTERNAL, "out of memory");
 	l->handlers_copy = *h;
 	l->handlers = &l->handlers_copy;
@@ -341,20 +288,6 @@ int link_open(struct link *l, Sandgate__Open *open, unsigned deadline_ms,
 		link_update_due(l);
 	}
 	return 0;
-}
-
-int link_send(struct link *l, const Sandgate__HostFrame *f)
-{
-	bool idle = link_buf_len(&l->out) == 0;
-	if (l->state == ENDED)
-		return 0;
-	if (queue(l, f) < 0)
-		return -1;
-	if (idle && l->state != CONNECTING)
-		flush_out(l);
-	link_update_io(l);
-	l->room_wanted = link_buf_len(&l->out) > LINK_HIGH_WATER;
-	return l->room_wanted;
 }
 
 void link_expect(struct link *l, unsigned deadline_ms)
@@ -419,7 +352,7 @@ void link_destroy(struct link *l, bool flush)
 		return;
 	}
 	link_pass_leave(&l->pass);
-	flush_out(l);
+	link_flush(l);
 	l->state = LINGERING;
 	l->paused = false;
 	ev_timer_stop(l->loop, &l->kick);

@@ -4,10 +4,11 @@
  * means. What arrives is attacker input: lengths are checked before anything is
  * buffered, messages that do not unpack or come out of order end the link.
  *
- *   link_create ─► CONNECTING ─► READY (a spare rests here) ─ link_open ─► OPENING ─ Opened ─►
- * OPEN ▲             └── peer gone, no handlers yet ─► ENDED ─ link_open ─┐ └── Open never
- * reached the agent's socket as a whole ◄─────────────┘ any state with handlers ─ error, peer
- * gone, deadline ─► on_closed (once), link is gone
+ *   CONNECTING ─► READY ─ link_open ─► OPENING ─ Opened ─► OPEN
+ *   READY, where a spare rests ─ peer gone ─► ENDED ─ link_open ─► CONNECTING
+ *   OPENING ─ peer gone before it had the whole Open ─► CONNECTING
+ *   any, with handlers ─ error, peer gone, deadline ─► on_closed (once), the link is gone
+ *   any ─ link_destroy with `flush` ─► LINGERING, till what is queued was sent
  *
  * Ownership: the owner holds the pointer until on_closed was called or it calls
  * link_destroy; after either it is gone. No handler is called from inside link_create,

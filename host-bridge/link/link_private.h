@@ -1,6 +1,6 @@
 /*
- * What the files of a link share: link.c (life, sending), link_connect.c and link_read.c (what
- * the guest says). Nobody else includes this.
+ * What the files of a link share: link.c (its life and deadlines), link_connect.c, link_write.c
+ * (what is sent) and link_read.c (what the guest says). Nobody else includes this.
  */
 #ifndef SANDGATE_LINK_PRIVATE_H
 #define SANDGATE_LINK_PRIVATE_H
@@ -57,7 +57,6 @@ struct link {
 /* link.c. Those that may free the link say so. */
 double link_clock(void); /* monotonic seconds */
 void link_timer_in(struct link *l, ev_timer *w, double seconds);
-void link_send_open(struct link *l);
 void link_update_due(struct link *l); /* which deadline counts */
 /* The guest stood still: put the deadlines off by as much. False: it did not. Before one of
  * them is set anew. */
@@ -75,6 +74,12 @@ void link_peer_gone(struct link *l);                                     /* may 
 void link_connect(struct link *l);       /* as soon as the gate has room */
 void link_connect_later(struct link *l); /* after the backoff */
 void link_turn_late(struct link *l);     /* turn_due is over; may free the link */
+
+/* link_write.c */
+int link_queue(struct link *l, const Sandgate__HostFrame *f); /* -1 only when memory fails */
+void link_flush(struct link *l);                              /* as much as the socket takes */
+bool link_writable(struct link *l); /* the socket takes more. False: the link is gone */
+void link_send_open(struct link *l);
 
 /* link_read.c: each may free the link. */
 void link_parse(struct link *l);    /* hand over the whole frames in `in` */
