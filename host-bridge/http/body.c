@@ -220,8 +220,9 @@ int body_read(const char *prefix, json_t *doc, const struct body_field *fields, 
 	return read_fields(prefix, doc, fields, out, e);
 }
 
-/* A NUL in a key, or one that comes twice, is JSON, but jansson ends its parse there and does
- * not say in which object that key was: the message tells the place, and no field is named. */
+/* A NUL in a key, one that comes twice, or a number that no C type holds is JSON, but jansson
+ * ends its parse there and does not say in which object that was: the message tells the place,
+ * and no field is named. */
 static void say_why(const json_error_t *why, struct err *e)
 {
 	enum err_code code = ERR_INVALID_FIELD;
@@ -230,6 +231,8 @@ static void say_why(const json_error_t *why, struct err *e)
 		what = "a field's name must not contain a NUL";
 	} else if (json_error_code(why) == json_error_duplicate_key) {
 		what = "a field is given twice";
+	} else if (json_error_code(why) == json_error_numeric_overflow) {
+		what = "a number is out of range";
 	} else {
 		code = ERR_MALFORMED_JSON;
 		what = "the body is not valid JSON";

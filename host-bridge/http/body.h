@@ -4,9 +4,9 @@
  * JSON uses it. It knows nothing of what a field means.
  *
  * What a table does not name is refused with its path ("limits.memory_mib"), so is a wrong
- * type, a value out of range, and a NUL in a string or (without its path) in a field's name.
- * null means absent. Strings and subtrees are borrowed from the document, which the caller
- * keeps.
+ * type, a value out of range, and a NUL in a string; without its path a number that no C type
+ * holds, and a NUL in a field's name. null means absent. Strings and subtrees are borrowed from
+ * the document, which the caller keeps.
  */
 #ifndef SANDGATE_BODY_H
 #define SANDGATE_BODY_H
