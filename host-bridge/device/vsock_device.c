@@ -1,7 +1,6 @@
 #include "host-bridge/device/vsock_device.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,17 +13,10 @@
 #include "host-bridge/device/confine.h"
 #include "host-bridge/device/hybrid.h"
 #include "host-bridge/device/vsock_mux.h"
+#include "host-bridge/device/vsock_options.h"
 #include "proto/log.h"
 
 #define MODULE "vsock_device"
-#define NOBODY 65534
-
-struct options {
-	const char *socket, *uds;
-	uint64_t guest_cid;
-	uid_t uid;
-	gid_t gid;
-};
 
 struct vsock_device {
 	struct ev_loop *loop;
@@ -260,64 +252,6 @@ static void on_orphan(struct ev_loop *loop, ev_timer *w, int revents)
 
 /* ---- start ---- */
 
-static void usage(FILE *to, int status)
-{
-	fputs("usage: host-bridge vsock-device --socket PATH --uds PATH [OPTION]...\n\n"
-	      "The vsock device of one virtual machine, in a process of its own.\n\n"
-	      "  --socket PATH   where the VMM connects, over vhost-user\n"
-	      "  --uds PATH      the hybrid socket: \"CONNECT PORT\" reaches the guest, whose "
-	      "own\n"
-	      "                  connections come to PATH_PORT\n"
-	      "  --guest-cid N   of the guest (3)\n"
-	      "  --uid N         whom to become when started by root (65534) ...\n"
-	      "  --gid N         ... and in which group (65534)\n"
-	      "  --help\n\n"
-	      "Says \"ready\" once both sockets are there; ends when the VMM does.\n",
-	      to);
-	exit(status);
-}
-
-static uint64_t number(const char *s, uint64_t least, uint64_t most)
-{
-	char *end_of = NULL;
-	errno = 0;
-	unsigned long long n = strtoull(s, &end_of, 10);
-	if (errno != 0 || end_of == s || *end_of != '\0' || *s == '-' || n < least || n > most)
-		usage(stderr, 2);
-	return n;
-}
-
-static struct options parse_options(int argc, char **argv)
-{
-	static const struct option longs[] = {{"socket", required_argument, NULL, 's'},
-	                                      {"uds", required_argument, NULL, 'u'},
-	                                      {"guest-cid", required_argument, NULL, 'c'},
-	                                      {"uid", required_argument, NULL, 'U'},
-	                                      {"gid", required_argument, NULL, 'G'},
-	                                      {"help", no_argument, NULL, 'h'},
-	                                      {NULL, 0, NULL, 0}};
-	struct options o = {.guest_cid = 3, .uid = NOBODY, .gid = NOBODY};
-	int c;
-
-	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-		if (c == 's')
-			o.socket = optarg;
-		else if (c == 'u')
-			o.uds = optarg;
-		else if (c == 'c')
-			o.guest_cid = number(optarg, 3, UINT32_MAX - 1);
-		else if (c == 'U')
-			o.uid = (uid_t)number(optarg, 1, UINT32_MAX - 1);
-		else if (c == 'G')
-			o.gid = (gid_t)number(optarg, 1, UINT32_MAX - 1);
-		else
-			usage(c == 'h' ? stdout : stderr, c == 'h' ? 0 : 2);
-	}
-	if (optind != argc || o.socket == NULL || o.uds == NULL)
-		usage(stderr, 2);
-	return o;
-}
-
 /* The hybrid socket is named relative to its directory, where the process then stays: a
  * long path does not eat into sun_path, and `<uds>_<port>` is found under a new root. */
 static int enter_directory(const char *uds, struct err *e)
@@ -336,7 +270,7 @@ static int enter_directory(const char *uds, struct err *e)
 	return 0;
 }
 
-static int listen_for(const char *path, const struct options *o, struct err *e)
+static int listen_for(const char *path, const struct vsock_options *o, struct err *e)
 {
 	int fd = hybrid_listen(path, e);
 
@@ -392,7 +326,7 @@ static int run(struct vsock_device *d, int vmm_fd, int hybrid_fd)
 
 int vsock_device_main(int argc, char **argv)
 {
-	struct options o = parse_options(argc, argv);
+	struct vsock_options o = vsock_options_parse(argc, argv);
 	struct vsock_device d = {.guest_cid = o.guest_cid};
 	struct err e = {0};
 
