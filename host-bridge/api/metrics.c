@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define OUTCOMES 8 /* of enum Outcome; 0 is none */
+#include "host-bridge/exec/result_json.h"
+
+#define OUTCOMES (SANDGATE__OUTCOME__OUTCOME_SPAWN_FAILED + 1) /* 0 is none */
 #define UNSEEN 3
 #define STATUS_MAX 600
 
@@ -24,9 +26,6 @@ struct metrics {
 	uint64_t sandboxes_created, sandboxes_failed;
 };
 
-static const char *const outcome_names[OUTCOMES] = {NULL,        "exited",      "signaled",
-                                                    "timed_out", "oom_killed",  "cpu_limit",
-                                                    "cancelled", "spawn_failed"};
 static const char *const unseen_names[UNSEEN] = {
     [UNSEEN_ERROR] = "error",
     [UNSEEN_DETACHED] = "detached",
@@ -115,7 +114,7 @@ char *metrics_text(const struct metrics *m, const struct metrics_gauges *g, size
 	      "# TYPE sandgate_execs_total counter\n",
 	      f);
 	for (size_t i = 1; i < OUTCOMES; i++)
-		print_exec(f, outcome_names[i], m->execs[i]);
+		print_exec(f, result_outcome_name(i), m->execs[i]);
 	for (size_t i = 0; i < UNSEEN; i++)
 		print_exec(f, unseen_names[i], m->unseen[i]);
 	fputs("# HELP sandgate_http_requests_total Requests, by status (499: client left).\n"
