@@ -8,10 +8,6 @@
 
 #include "proto/limits.h"
 
-#ifndef P_PIDFD
-#define P_PIDFD 3
-#endif
-
 /* A session that the agent closes has ended only when no child holds it open. */
 static void close_descriptors(void)
 {

@@ -207,7 +207,7 @@ static int set_mac(int fd, unsigned index, const uint8_t *mac)
 /* Addresses or default routes that are to go, as the kernel told of them. */
 struct doomed {
 	unsigned index;
-	bool families[AF_MAX];
+	bool families[UINT8_MAX + 1]; /* the kernel has some past AF_MAX */
 	_Alignas(struct nlmsghdr) uint8_t messages[ANSWER_MAX];
 	size_t len;
 	bool full;

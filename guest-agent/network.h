@@ -1,7 +1,7 @@
 /*
- * One network interface, set up through rtnetlink(7): address, routes, MAC. For the helper
- * child of a Resume; it blocks only as long as the kernel does. Name servers are files and
- * not its business.
+ * One network interface, set up through rtnetlink(7): address, routes, MAC. A step of
+ * renew(), in a worker's thread; it blocks only as long as the kernel does. Name servers are
+ * files and not its business.
  */
 #ifndef SANDGATE_NETWORK_H
 #define SANDGATE_NETWORK_H

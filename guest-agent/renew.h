@@ -1,21 +1,12 @@
 /*
- * What a Resume makes of the machine: fresh entropy, the right time, and for a clone names
- * and a network of its own. renewal_parse() checks the message in the loop; renew() touches
- * the machine, in a worker's thread, since files may hang. snapshot.c calls both.
+ * Carries out a renewal: fresh entropy, the right time, and for a clone names and a network of
+ * its own. renew() touches the machine, in a worker's thread, since files may hang; snapshot.c
+ * has it called.
  */
 #ifndef SANDGATE_RENEW_H
 #define SANDGATE_RENEW_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "guest-agent/network.h"
-#include "proto/err.h"
-#include "proto/limits.h"
-#include "proto/sandgate.pb-c.h"
-
-#define RENEW_ID_SIZE 16
+#include "guest-agent/renewal.h"
 
 enum renew_step {
 	RENEW_ENTROPY,
@@ -27,24 +18,6 @@ enum renew_step {
 	RENEW_NAME_SERVERS,
 	RENEW_STEPS
 };
-
-struct renewal {
-	bool clone;
-	bool may_manage;        /* anything but entropy is the agent's to set */
-	uint64_t wall_clock_ms; /* 0: the clock is left alone */
-	uint8_t entropy[RESUME_ENTROPY_MAX];
-	size_t entropy_len;
-	char hostname[HOSTNAME_MAX + 1]; /* "": kept */
-	/* A clone's. */
-	uint8_t instance[RENEW_ID_SIZE], machine_id[RENEW_ID_SIZE], boot_id[RENEW_ID_SIZE];
-	struct network network;
-	char **env; /* NAME=value, for all later execs */
-	size_t env_count;
-};
-
-/* Check `m` and copy it, to be freed. NULL: refused. */
-struct renewal *renewal_parse(const Sandgate__Resume *m, struct err *e);
-void renewal_free(struct renewal *r); /* NULL is fine */
 
 /* Before there can be a clone, as init: what one would have to make is made, so that a
  * restored guest, where all that runs first runs slowly, has less to do. */
