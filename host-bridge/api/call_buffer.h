@@ -12,8 +12,7 @@
 #include <stdint.h>
 
 struct call_buffer {
-	size_t
-	    *held; /* bytes in all buffers, this one's among them; whose that is: the bridge */
+	size_t *held; /* the bridge's count of bytes in all buffers */
 	char *data;
 	size_t len, room;
 	uint64_t seen; /* bytes that came, kept or not */

@@ -2,9 +2,8 @@
  * One session with the agent of a running sandbox, as calls, hubs and control requests
  * use it: takes a link, sends Open, hears of the sandbox's end. It adds nothing to what is
  * said in the session and never repeats anything. What the agent says is checked here: a
- * frame that does not fit ends the session, and so does an answer that is owed and does not
- * come within ANSWER_DEADLINE_S
- * or STARTED_DEADLINE_S.
+ * frame that does not fit ends the session, and so does an owed answer that does not come
+ * within ANSWER_DEADLINE_S or STARTED_DEADLINE_S.
  *
  * Embedded in its owner. Open from dial_open until on_end was called or dial_close.
  */

@@ -43,13 +43,13 @@ struct http_exchange {
 	bool gone; /* on_gone is running: whatever is written is dropped */
 };
 
-/* Body bytes and the end of the body for the owner; the end of an
- * exchange whose client is gone or was answered here. */
 struct http_exchange *http_exchange_create(struct http_conn *c);
-/* 0, or the status of a refusal with `*reason`; after 0 the exchange may be over. */
+/* Bytes of the body, and its end, for the owner. 0, or the status of a refusal with `*reason`;
+ * after 0 the exchange may be over. */
 int http_exchange_data(struct http_exchange *x, const char *data, size_t len,
                        const char **reason);
 int http_exchange_end(struct http_exchange *x, const char **reason);
+/* The client is gone: the owner is told, the exchange freed. */
 void http_exchange_gone(struct http_exchange *x);
 void http_exchange_free(struct http_exchange *x);
 

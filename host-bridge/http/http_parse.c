@@ -50,8 +50,8 @@ static int on_value_end(llhttp_t *ll)
 
 	if (p->stage != HTTP_IN_HEAD)
 		return 0;
-	while (
-	    is_blank(p->raw.data[p->raw.len - 1])) /* stops at the name's NUL at the latest */
+	/* Stops at the name's NUL at the latest. */
+	while (is_blank(p->raw.data[p->raw.len - 1]))
 		p->raw.len--;
 	if (++p->n_headers > HTTP_HEADERS_MAX)
 		return refuse(p, 431, "too many headers");

@@ -26,11 +26,11 @@ struct endpoint {
 
 struct transport_try;
 
-/* One try to connect, with its handshake. `on_done` comes once, never inside this call:
- * fd >= 0 taken over by the receiver, with the bytes that came behind the handshake's line
- * (a guest may speak at once), or fd -1 and err: ERR_UNREACHABLE, ERR_CAPACITY
- * when this process has no descriptor for it, or ERR_PROTOCOL when what answered does not speak
- * the handshake. The try is gone when on_done is called. */
+/* One try to connect, with its handshake. `on_done` comes once, never inside this call: an fd
+ * that is now the receiver's, with the bytes that came behind the handshake's line (a guest may
+ * speak at once), or fd -1 and err: ERR_UNREACHABLE, ERR_CAPACITY when this process has no
+ * descriptor for it, or ERR_PROTOCOL when what answered does not speak the handshake. The try
+ * is gone when on_done is called. */
 struct transport_try *
 transport_connect(struct ev_loop *loop, const struct endpoint *to, unsigned deadline_ms,
                   void (*on_done)(int fd, const uint8_t *early, size_t early_len,

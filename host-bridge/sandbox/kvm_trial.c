@@ -228,6 +228,7 @@ static bool try(struct kvm_trial *t, const struct launcher *l)
 			t->vm = vm_start(t->loop, r.id, t->dir, &plan, &handlers, t, &e);
 		else
 			vm_plan_free(&plan);
+		template_free(&r.template);
 	}
 	if (t->vm == NULL) {
 		log_info("kvm", NULL, "%s: %s", l->name, e.msg);

@@ -36,14 +36,14 @@ struct launcher_request {
 
 struct launcher {
 	const char *name;
-	const char
-	    *template_kind;  /* key in template.json; NULL: needs no files of a template */
-	bool automatic;      /* `auto` may choose it, in the table's order */
-	bool needs_kvm;      /* … where its trial boot under KVM has succeeded */
-	bool takes_memory;   /* guests' RAM is host memory set aside for them */
-	bool takes_disks;    /* guests can have a root of their template's, and a disk */
-	bool external;       /* the VM is somebody else's: never stopped */
-	const char *program; /* the VMM, when snapshots depend on it */
+	/* Key in template.json; NULL: needs no files of a template. */
+	const char *template_kind;
+	bool automatic;            /* `auto` may choose it, in the table's order */
+	bool needs_kvm;            /* … where its trial boot under KVM has succeeded */
+	bool takes_memory;         /* guests' RAM is host memory set aside for them */
+	bool takes_disks;          /* guests can have a root of their template's, and a disk */
+	bool external;             /* the VM is somebody else's: never stopped */
+	const char *program;       /* the VMM, when snapshots depend on it */
 	const struct vmm_ops *vmm; /* NULL: its VMs can be neither paused nor saved */
 	/* What stands between a guest and this host: "kvm", "tcg", "uml" or "none". */
 	const char *(*isolation)(const struct launcher_host *host);

@@ -120,10 +120,9 @@ struct vm_usage;
 struct vm_usage_call *sandbox_usage(const struct sandbox *s,
                                     void (*on_done)(const struct vm_usage *u, void *arg),
                                     void *arg, struct err *e);
-/* An exec that a call has asked for: follow it, tell once that it has started, and that it
- * ended
- * (`outcome` a literal). Left, it may run on, and the sandbox learns of its end from the agent;
- * dropped, somebody else has started it. Embedded in the call; zeroed, it is nothing. */
+/* An exec that a call has asked for: follow it, tell once that it has started, and that it has
+ * ended (`outcome` a literal). Left, it may run on, and the sandbox learns of its end from the
+ * agent; dropped, somebody else has started it. Embedded in the call; zeroed, it is nothing. */
 struct sandbox_exec {
 	LIST_ENTRY(sandbox_exec) entry;
 	struct sandbox *sandbox;
