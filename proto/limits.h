@@ -465,8 +465,10 @@
 /* One message of QEMU's monitor (bytes); ours are answered by far shorter ones. */
 #define QMP_LINE_MAX (16 * KIB)
 
-/* The end of a VM's first output that is kept to explain a failed start (bytes). */
-#define BOOT_TAIL_MAX 2048
+/* The end of a VM's first output that is kept to explain a failed start (bytes): a kernel's
+ * panic is told before its stack and registers. How much of it a line of the log holds. */
+#define BOOT_TAIL_MAX 4096
+#define BOOT_TAIL_LOGGED 300
 
 /* A VM's cgroup that is not empty yet is looked at again after this (ms), for CLEANUP_WAIT_MS
  * at most. */

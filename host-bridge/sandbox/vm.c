@@ -160,7 +160,10 @@ static void tell_down(struct vm *vm, const struct err *why)
 		return;
 	vm->down = true;
 	if (vm->output >= 0 && vm->tail_len > 0)
-		log_warn("vm", vm->id, "%s; its output ended: %s", why->msg, vm->tail);
+		log_warn("vm", vm->id, "%s; its output ended: %s", why->msg,
+		         vm->tail + (vm->tail_len > BOOT_TAIL_LOGGED
+		                         ? vm->tail_len - BOOT_TAIL_LOGGED
+		                         : 0));
 	vm->handlers.on_down(vm, why, vm->arg);
 }
 

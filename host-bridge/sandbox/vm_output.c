@@ -2,6 +2,7 @@
  * failed start is explained by its end. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -35,17 +36,31 @@ static void on_output(struct ev_loop *loop, ev_io *w, int revents)
 	}
 }
 
-/* What the guest's init gave as the reason when it powered the machine off. */
-bool vm_output_reason(struct vm *vm, struct err *e)
+/* What follows the last of these marks, to the end of the line. */
+static bool said_after(const struct vm *vm, const char *mark, char out[80])
 {
-	static const char mark[] = "error init: ";
-	char *said = NULL, *next = vm->output >= 0 ? vm->tail : NULL;
+	const char *said = NULL, *next = vm->output >= 0 ? vm->tail : NULL;
 	while (next != NULL && (next = strstr(next, mark)) != NULL)
 		said = next += strlen(mark);
 	if (said == NULL)
 		return false;
-	err_set(e, ERR_LAUNCHER_FAILED, "the guest cannot start: %.*s",
-	        (int)strcspn(said, "\r\n"), said);
+	snprintf(out, 80, "%.*s", (int)strcspn(said, "\r\n"), said);
+	return true;
+}
+
+bool vm_output_reason(struct vm *vm, struct err *e)
+{
+	char why[80];
+	if (said_after(vm, "error init: ", why))
+		err_set(e, ERR_LAUNCHER_FAILED, "the guest cannot start: %s", why);
+	else if (!said_after(vm, "Kernel panic - not syncing: ", why))
+		return false;
+	else if (strstr(why, "memory") == NULL)
+		err_set(e, ERR_LAUNCHER_FAILED, "the guest's kernel panicked: %s", why);
+	else
+		err_field(e, ERR_LAUNCHER_FAILED, "resources.memory_mib",
+		          "the guest's kernel panicked: %s; most likely it has too little",
+		          why);
 	return true;
 }
 

@@ -122,6 +122,13 @@ def test_templates_that_are_not_there_or_do_not_validate(yard, unchanged):
         assert name in reply.error["message"] or "nowhere" in reply.error["message"]
 
 
+def test_a_guest_that_panics_for_want_of_memory_says_so(yard, unchanged):
+    reply = yard.create(template="base", resources={"memory_mib": 64})
+    refused(reply, 502, "launcher.failed", "resources.memory_mib")
+    assert reply.error["message"] == "the guest's kernel panicked: " \
+        "System is deadlocked on memory; most likely it has too little"
+
+
 @pytest.mark.parametrize("body,field", [
     ({"template": 5}, "template"), ({"templates": "base"}, "templates"),
     ({"template": "base", "ttl_seconds": -1}, "ttl_seconds"),
