@@ -181,8 +181,8 @@ int launcher_device(const struct launcher_request *r, struct vm_plan *plan, stru
 	return 0;
 }
 
-int launcher_told(const struct launcher_request *r, const char *room, const char *api,
-                  const char *vsock, struct vm_plan *plan, struct err *e)
+int launcher_plan_api(const struct launcher_request *r, const char *room, const char *api,
+                      const char *vsock, struct vm_plan *plan, struct err *e)
 {
 	char path[108];
 	plan->endpoint.kind = TRANSPORT_HYBRID;

@@ -83,8 +83,8 @@ int launcher_device(const struct launcher_request *r, struct vm_plan *plan, stru
 void launcher_disks(const struct launcher_request *r, struct vm_plan *plan);
 /* For a VMM that is told in `room`, through the socket `api` there, what to boot or to restore,
  * and whose vsock is the socket `vsock` there. */
-int launcher_told(const struct launcher_request *r, const char *room, const char *api,
-                  const char *vsock, struct vm_plan *plan, struct err *e);
+int launcher_plan_api(const struct launcher_request *r, const char *room, const char *api,
+                      const char *vsock, struct vm_plan *plan, struct err *e);
 /* `dir`/`name` as a socket's path. ERR_LAUNCHER_FAILED when it is too long for one. */
 int launcher_socket(char out[108], const char *dir, const char *name, struct err *e);
 /* The path of `program`, without symbolic links; looked for on PATH when it has no slash.

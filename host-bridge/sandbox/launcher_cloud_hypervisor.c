@@ -51,7 +51,8 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 		jail(c, program, r);
 	launcher_disks(r, plan);
 	plan->vmm = &vmm_cloud_hypervisor;
-	return launcher_told(r, r->dir, CLOUD_HYPERVISOR_API, CLOUD_HYPERVISOR_VSOCK, plan, e);
+	return launcher_plan_api(r, r->dir, CLOUD_HYPERVISOR_API, CLOUD_HYPERVISOR_VSOCK, plan,
+	                         e);
 }
 
 const struct launcher launcher_cloud_hypervisor = {

@@ -73,7 +73,7 @@ static int plan(const struct launcher_host *host, const struct launcher_request 
 	vm_command_arg(c, FIRECRACKER_API);
 	plan->vmm = &vmm_firecracker;
 	launcher_disks(r, plan);
-	return launcher_told(r, room, FIRECRACKER_API, FIRECRACKER_VSOCK, plan, e);
+	return launcher_plan_api(r, room, FIRECRACKER_API, FIRECRACKER_VSOCK, plan, e);
 }
 
 const struct launcher launcher_firecracker = {

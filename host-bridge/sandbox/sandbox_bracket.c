@@ -67,7 +67,7 @@ static void went_on(struct sandbox *s, const char *how)
 	sandbox_drop_bracket(s);
 	sandbox_save(s, &ignored);
 	sandbox_event(s, "resumed", NULL, how);
-	sandbox_wake_up(s);
+	sandbox_reopen(s);
 }
 
 static void look_again(struct sandbox *s)
@@ -141,7 +141,7 @@ static void on_prepared(const struct freeze_result *r, void *arg)
 	if (e.code == ERR_NONE)
 		open_bracket(s, &e);
 	if (e.code != ERR_NONE) {
-		sandbox_wake_up(s);
+		sandbox_reopen(s);
 		sandbox_operation_end(s, NULL, &e);
 		return;
 	}
@@ -177,7 +177,7 @@ int sandbox_prepare(struct sandbox *s, sandbox_done *on_done, void *arg, struct 
 		                 "the sandbox is prepared already");
 	if (sandbox_operation_begin(s, SANDBOX_RUNNING, on_done, arg, e) < 0)
 		return -1;
-	sandbox_hush(s);
+	sandbox_quiesce(s);
 	link_gate_close(&s->gate, on_quiet);
 	return 0;
 }

@@ -124,7 +124,7 @@ static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
 	} else if (too_old_in(s) == 0) {
 		sandbox_expire(s);
 	} else if (idle_in(s) == 0) {
-		sandbox_idled(s);
+		sandbox_check_idle(s);
 	} else {
 		sandbox_update_timer(s);
 	}

@@ -84,7 +84,7 @@ static void on_saved(const struct freeze_result *r, void *arg)
 		sandbox_failed(s, &r->lost);
 		return;
 	}
-	sandbox_wake_up(s);
+	sandbox_reopen(s);
 	sandbox_operation_end(s, NULL, &r->not_saved);
 }
 
@@ -112,7 +112,7 @@ int sandbox_hibernate(struct sandbox *s, sandbox_done *on_done, void *arg, struc
 		sandbox_operation_forget(s);
 		return -1;
 	}
-	sandbox_hush(s);
+	sandbox_quiesce(s);
 	link_gate_close(&s->gate, on_quiet);
 	return 0;
 }

@@ -50,7 +50,7 @@ static void on_closed(struct link *l, const struct err *why, bool sent,
 	answered(s);
 }
 
-void sandbox_idled(struct sandbox *s)
+void sandbox_check_idle(struct sandbox *s)
 {
 	static const struct link_handlers handlers = {
 	    .on_opened = on_opened, .on_frame = on_frame, .on_closed = on_closed};

@@ -69,7 +69,7 @@ void sandbox_operation_end(struct sandbox *s, struct snapshot *n, const struct e
 	o.on_done(s, n, e, o.arg);
 }
 
-void sandbox_hush(struct sandbox *s)
+void sandbox_quiesce(struct sandbox *s)
 {
 	sandbox_tell_mute(s, true);
 	sandbox_drop_links(s);
@@ -78,7 +78,7 @@ void sandbox_hush(struct sandbox *s)
 	sandbox_stop_watch(s);
 }
 
-void sandbox_wake_up(struct sandbox *s)
+void sandbox_reopen(struct sandbox *s)
 {
 	link_gate_open(&s->gate);
 	if (!LIST_EMPTY(&s->listeners))
@@ -131,7 +131,7 @@ static void on_saved(const struct freeze_result *r, void *arg)
 	if (n != NULL)
 		sandbox_event(s, "snapshot", NULL, NULL);
 	if (r->lost.code == ERR_NONE)
-		sandbox_wake_up(s);
+		sandbox_reopen(s);
 	sandbox_operation_end(s, n, n == NULL ? &e : NULL);
 	if (r->lost.code != ERR_NONE)
 		sandbox_failed(s, &r->lost);
@@ -163,7 +163,7 @@ int sandbox_snapshot(struct sandbox *s, json_t *metadata, enum snapshot_kind kin
 		sandbox_operation_forget(s);
 		return -1;
 	}
-	sandbox_hush(s);
+	sandbox_quiesce(s);
 	link_gate_close(&s->gate, on_quiet);
 	return 0;
 }
@@ -178,7 +178,7 @@ static void on_pause_undone(const struct err *e, void *arg)
 		sandbox_failed(s, e);
 		return;
 	}
-	sandbox_wake_up(s);
+	sandbox_reopen(s);
 	sandbox_operation_end(s, NULL, &why);
 }
 
@@ -208,7 +208,7 @@ static void on_switched(const struct err *e, void *arg)
 	if (e == NULL)
 		sandbox_event(s, sandbox_status_name(s->status), NULL, NULL);
 	if (s->status == SANDBOX_RUNNING)
-		sandbox_wake_up(s);
+		sandbox_reopen(s);
 	sandbox_operation_end(s, NULL, e);
 }
 
@@ -220,7 +220,7 @@ static int switch_cpus(struct sandbox *s, enum sandbox_status from, enum sandbox
 		return -1;
 	s->operation->to = to;
 	if (vm_ask(s->vm, what, NULL, on_switched, s, e) == 0) {
-		sandbox_hush(s);
+		sandbox_quiesce(s);
 		link_gate_close(&s->gate, NULL);
 		return 0;
 	}

@@ -66,8 +66,9 @@ void sandbox_operation_forget(struct sandbox *s);
 /* The VM is about to be stopped: tell who waits for one that it has failed. */
 void sandbox_operation_cancel(struct sandbox *s);
 int sandbox_check_vmm(const struct sandbox *s, struct err *e); /* it can be paused and saved */
-void sandbox_hush(struct sandbox *s);    /* no link of the sandbox's own any more */
-void sandbox_wake_up(struct sandbox *s); /* the guest goes on: let in who waits */
+/* Before the guest is stopped: calls that yield end, and the sandbox's own links. */
+void sandbox_quiesce(struct sandbox *s);
+void sandbox_reopen(struct sandbox *s); /* the guest goes on: let in who waits */
 
 /* sandbox_start.c: what the template runs in its first boot, taken from `t`; NULL: no memory.
  * sandbox_start runs it once the agent has answered; sandbox_started or sandbox_failed follows.
@@ -107,7 +108,7 @@ void sandbox_stop_pulse(struct sandbox *s);
 
 /* sandbox_idle.c: the end of its idle time has come. Calls sandbox_expire or
  * sandbox_update_timer, once its agent has said whether an exec with a deadline runs. */
-void sandbox_idled(struct sandbox *s);
+void sandbox_check_idle(struct sandbox *s);
 void sandbox_stop_idle(struct sandbox *s);
 
 /* sandbox_watch.c: once it runs; `all`: others may have left execs in it */
