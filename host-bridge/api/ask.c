@@ -184,7 +184,7 @@ void ask_running(struct api_request *r,
 		d.status = "paused";
 		break;
 	case SANDBOX_FAILED:
-		err_set(&e, ERR_SANDBOX_GONE, "the sandbox has failed");
+		err_set(&e, ERR_SANDBOX_GONE, "the sandbox has failed: %s", sandbox_failure(s));
 		d.status = "failed";
 		api_fail(r, &e, &d);
 		return;

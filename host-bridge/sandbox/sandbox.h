@@ -148,6 +148,7 @@ enum sandbox_status sandbox_status(const struct sandbox *s);
 const char *sandbox_status_name(enum sandbox_status status);
 /* An enum sandbox_status; -1 with ERR_INVALID_FIELD when there is none by that name. */
 int sandbox_status_named(const char *name, struct err *e);
+const char *sandbox_failure(const struct sandbox *s); /* failed: why, a sentence */
 const struct sandbox_spec *sandbox_spec(const struct sandbox *s);
 /* What its template's commands printed before they failed the create: the end of it, as long as
  * the sandbox lives. False: nothing. */

@@ -17,6 +17,11 @@ const char *sandbox_status_name(enum sandbox_status status)
 	return status_names[status];
 }
 
+const char *sandbox_failure(const struct sandbox *s)
+{
+	return s->failure.msg;
+}
+
 int sandbox_status_named(const char *name, struct err *e)
 {
 	for (unsigned i = 0; i < sizeof(status_names) / sizeof(*status_names); i++)

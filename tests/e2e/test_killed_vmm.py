@@ -65,6 +65,7 @@ def has_failed(bridge, box, events, killed_at):
     assert box.status() == "failed"
     refused = box.exec("true")
     assert (refused.status, refused.code) == (410, "sandbox.gone")
+    assert refused.error["message"] == "the sandbox has failed: the VM ended"
 
 
 def kill(bridge, box, which):
