@@ -1,6 +1,6 @@
 /*
  * A guest's frame, unpacked within a budget: two bytes on the wire can ask for a structure
- * a hundred times their size, and a frame has room for thousands. link.c calls it.
+ * a hundred times their size, and a frame has room for thousands. link_read.c calls it.
  */
 #ifndef SANDGATE_LINK_UNPACK_H
 #define SANDGATE_LINK_UNPACK_H

@@ -1,8 +1,8 @@
 /*
  * How a link reaches a guest: an endpoint's description, and a connected, non-blocking
  * descriptor out of it. Three transports: `hybrid` (a Unix socket and the CONNECT
- * handshake), `vsock` (AF_VSOCK), `unix` (a local agent's own socket). link.c calls it. It
- * makes one try; it never tries again and never sends a byte of the protocol.
+ * handshake), `vsock` (AF_VSOCK), `unix` (a local agent's own socket). link_connect.c calls
+ * it. It makes one try; it never tries again and never sends a byte of the protocol.
  */
 #ifndef SANDGATE_TRANSPORT_H
 #define SANDGATE_TRANSPORT_H

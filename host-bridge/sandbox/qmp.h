@@ -1,6 +1,6 @@
 /*
  * QEMU's machine protocol: one conversation over the monitor's socket, a script of commands
- * one after the other. launcher_qemu.c writes the scripts; nobody else speaks to a monitor.
+ * one after the other. vmm_qemu.c writes the scripts; nobody else speaks to a monitor.
  * A conversation is its own connection, so that nothing is kept while a VM merely runs, and a
  * VM that a restarted bridge takes up is spoken to like any other.
  */

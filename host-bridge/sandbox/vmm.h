@@ -1,6 +1,6 @@
 /*
- * What a running VM can be asked, each VMM in its own way and none of it at once. vm.c calls
- * these for sandbox code; a launcher whose VMM can do none of it (local, uml, attach) has none.
+ * What a running VM can be asked, each VMM in its own way and none of it at once. vm_calls.c
+ * calls these for sandbox code; a launcher whose VMM can do none of it (local, uml, attach) has none.
  * A call that cannot be done twice, or in the state that the VM is in, is the caller's fault:
  * sandbox.c keeps the state machine.
  *
