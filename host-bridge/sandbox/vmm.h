@@ -1,8 +1,8 @@
 /*
  * What a running VM can be asked, each VMM in its own way and none of it at once. vm_calls.c
- * calls these for sandbox code; a launcher whose VMM can do none of it (local, uml, attach) has none.
- * A call that cannot be done twice, or in the state that the VM is in, is the caller's fault:
- * sandbox.c keeps the state machine.
+ * calls these for sandbox code; a launcher whose VMM can do none of it (local, uml, attach) has
+ * none. A call that cannot be done twice, or in the state that the VM is in, is the caller's
+ * fault: sandbox.c keeps the state machine.
  *
  * A snapshot is a directory with the files SNAPSHOT_STATE and SNAPSHOT_MEMORY, DISK_FILE when
  * the VM has a disk of its own, and what a VMM needs besides.
