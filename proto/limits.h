@@ -373,6 +373,7 @@
 #define DEVICE_DEADLINE_MS 5000 /* until a VM's vsock device has made its socket */
 #define DELETE_CANCEL_MS 3000   /* calls get this long to end by themselves */
 #define DELETE_RETRY_S 2        /* … and the registry, when it cannot be written, so long */
+#define DELETE_ANSWER_S 10      /* … and a VM that cannot be removed, until that is told */
 #define SHORTAGE_RETRY_S .1     /* what must not fail is tried again in a shortage of ours */
 #define SPARE_DELAY_MS \
 	25 /* the next spare link is made so long after one was taken: past a short exec */

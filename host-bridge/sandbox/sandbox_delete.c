@@ -71,6 +71,24 @@ static void tell_done(struct sandbox *s, const struct err *e)
 	}
 }
 
+/* What cannot be removed yet is not waited for without a word. */
+static void await_vm(struct sandbox *s)
+{
+	struct err e = {0};
+	double now = sandbox_clock();
+	if (s->stopping && s->answer_due == 0)
+		s->answer_due = now + DELETE_ANSWER_S;
+	if (s->answer_due == 0)
+		return;
+	if (s->answer_due <= now) {
+		err_set(&e, ERR_CAPACITY,
+		        "the sandbox is deleted, but its VM could not be removed yet");
+		tell_done(s, &e);
+		s->answer_due = now + DELETE_ANSWER_S;
+	}
+	sandbox_timer_in(s, s->answer_due - now);
+}
+
 /* What it took of a full disk may be the room that its row needs. */
 static bool is_written_down(struct sandbox *s)
 {
@@ -101,6 +119,7 @@ void sandbox_delete_step(struct sandbox *s)
 	}
 	if (s->vm != NULL) {
 		end_vm(s);
+		await_vm(s);
 		return;
 	}
 	sandbox_drop_saved(s);

@@ -112,6 +112,7 @@ struct sandbox {
 	bool gone;            /* all that it had is removed; who holds it still may */
 	Sandgate__CancelReason reason;
 	double cut_off_due; /* monotonic */
+	double answer_due;  /* its VM is being removed: who waits is told by then; monotonic */
 	struct farewell *farewell;
 };
 

@@ -73,6 +73,18 @@ def test_a_delete_takes_all(short):
     boxes[-1].delete()
 
 
+def test_a_delete_that_must_wait_for_long_says_so_and_goes_on(short):
+    made = short.client.create()
+    with short.bridge.shortage(2, EVER):  # after the connection's
+        reply = short.client.delete(made.path, timeout=30)
+        assert (reply.status, reply.code) == (503, "capacity.unavailable"), reply.body
+        assert reply.error["message"] == \
+            "the sandbox is deleted, but its VM could not be removed yet"
+        assert reply.error["retryable"] and reply.headers["retry-after"] == "1"
+    assert short.client.delete(made.path, timeout=30).status == 204
+    short.check()
+
+
 def test_a_snapshot_is_whole_or_not_there(short, box):
     def undo(reply):
         snapshots = [reply.json["id"]] if reply.status == 201 else []
