@@ -206,7 +206,7 @@ static void on_saved(const struct err *e, void *arg)
 static void save(struct freeze *f)
 {
 	struct err e = {0};
-	enum vm_question what = f->t.stays ? VM_SAVE_LAST : VM_SAVE;
+	enum vm_request what = f->t.stays ? VM_SAVE_LAST : VM_SAVE;
 	f->in_vm = true;
 	if (vm_ask(f->t.vm, what, f->dir, on_saved, f, &e) == 0)
 		return;

@@ -213,7 +213,7 @@ static void on_switched(const struct err *e, void *arg)
 }
 
 static int switch_cpus(struct sandbox *s, enum sandbox_status from, enum sandbox_status to,
-                       enum vm_question what, sandbox_done *on_done, void *arg, struct err *e)
+                       enum vm_request what, sandbox_done *on_done, void *arg, struct err *e)
 {
 	if (sandbox_check_vmm(s, e) < 0 ||
 	    sandbox_operation_begin(s, from, on_done, arg, e) < 0)

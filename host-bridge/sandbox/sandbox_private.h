@@ -51,14 +51,23 @@ struct sandbox {
 	struct sandbox_spec spec;
 	const struct launcher *launcher;
 	const char *isolation; /* one of the launchers' literals */
-	struct vm *vm;         /* NULL: nothing of it is left */
-	uid_t uid;             /* … and whom its processes are, when the bridge is root */
-	bool stopping;         /* vm_stop was called */
-	bool warm;             /* nobody's yet: sandbox_warm.h */
-	bool warmed;           /* … and it could be somebody's now */
-	bool rehearsed;        /* … its first exec was run, or is being run */
 	struct endpoint endpoint;
+	json_t *agent;       /* {version, protocol, features}, once it has answered */
+	uint64_t generation; /* the agent's */
+	struct err failure;  /* status failed: why */
 
+	/* Its VM. */
+	struct vm *vm;                /* NULL: nothing of it is left */
+	uid_t uid;                    /* that its processes run as, when the bridge is root */
+	bool stopping;                /* vm_stop was called */
+	unsigned launch_ms, agent_ms; /* stages of the boot */
+
+	/* In the warm pool: sandbox_warm.h. */
+	bool warm;      /* it is nobody's yet */
+	bool warmed;    /* it is ready to be taken */
+	bool rehearsed; /* its first exec was run, or is being run */
+
+	/* Its age, and when it ends. */
 	int64_t created_ms; /* wall clock */
 	double born, up;    /* monotonic: create, every process runs */
 	double active;      /* monotonic: last activity */
@@ -66,50 +75,53 @@ struct sandbox {
 	unsigned holds;
 	ev_timer timer; /* the next of: idle, lifetime, orphan; the steps of deletion */
 
+	/* What it is made from. */
 	char baked[PATH_MAX]; /* its template's snapshot: it was restored from it, or is to make
 	                         it once it has booted; or "" */
-	bool restored, baking, waking;
-	bool unwoken; /* it could not be woken: who waits is told that, and it sleeps on */
-	bool frozen; /* its VM may be stopped, its agent prepared: the next bridge mends that */
-	bool recovers;                       /* this one does */
-	struct snapshot *source;             /* creating: what it is restored from, held */
-	struct sandbox_operation *operation; /* begun and not ended: snapshot, pause, … */
-	struct freeze *freeze;   /* its state is being saved, or it becomes one of its own */
-	uint64_t generation;     /* the agent's */
-	struct bracket *bracket; /* its agent is prepared: the VM's owner saves it. Or NULL */
-	unsigned not_renewed;    /* by the Resume that ended that: bits of freeze_step() */
-	unsigned launch_ms, agent_ms; /* stages of the boot */
-	json_t *agent;                /* {version, protocol, features}, once it has answered */
-	struct err failure;           /* status failed: why */
-
+	bool restored;        /* from that, or from `source` */
+	bool baking;          /* it is making that */
+	struct snapshot *source; /* creating: the user's snapshot that it starts from, held */
 	bool serves; /* its template has a service, which runs from the first boot on */
 	struct sandbox_start *start; /* creating: what the template runs in its first boot */
 	struct said *said;           /* failed: what that printed, or NULL */
-	struct link *asked;          /* creating: the link that asks the agent who it is */
-	struct link *spare;
-	struct link_gate gate; /* of the links in use */
-	ev_timer spare_timer;
-	ev_timer pulse;    /* looks after an agent with calls in progress */
-	unsigned silent;   /* looks since it has spoken */
-	struct link *ping; /* it is being asked whether it lives */
-	struct link *idle; /* … and what still runs, before the sandbox expires */
 
-	LIST_HEAD(, sandbox_exec) followed; /* execs: by calls */
-	LIST_HEAD(, watched) watched;       /* left to run on, whose ends it tells itself */
+	/* What is done to it, or was when the bridge before ended. */
+	struct sandbox_operation *operation; /* begun and not ended: snapshot, pause, … */
+	struct freeze *freeze;   /* its state is being saved, or it becomes one of its own */
+	bool frozen;             /* in its row: whoever reads that has to let the guest go on */
+	bool recovers;           /* that is being done, by this bridge */
+	bool waking;             /* hibernated: it is being brought back */
+	bool unwoken;            /* that failed: who waits is told so, and it sleeps on */
+	struct bracket *bracket; /* its agent is prepared: the VM's owner saves it. Or NULL */
+	unsigned not_renewed;    /* by the Resume that ended that: bits of freeze_step() */
+
+	/* Its links, and its agent's life. */
+	struct link_gate gate; /* of the links in use */
+	struct link *spare;
+	ev_timer spare_timer;
+	struct link *asked; /* a question that must be answered first: who its agent is, … */
+	ev_timer pulse;     /* looks after an agent with calls in progress */
+	unsigned silent;    /* looks since it has spoken */
+	struct link *ping;  /* it is being asked whether it lives */
+	struct link *idle;  /* it is being asked what still runs, before the sandbox expires */
+	bool busy;          /* the answer to that so far */
+
+	/* Execs, whose starts and ends are events. */
+	LIST_HEAD(, sandbox_exec) followed; /* by calls */
+	LIST_HEAD(, watched) watched;       /* left to run on: the agent tells their ends */
 	unsigned watched_count;
-	bool watch_all;       /* … and those that run already, whoever left them */
-	struct link *watch;   /* the agent tells of ends */
+	bool watch_all;       /* also those that run already, whoever left them */
+	struct link *watch;   /* on which it tells */
 	ev_timer watch_timer; /* opens it, and closes it when nothing is left */
 
-	bool busy; /* the answer so far */
-
+	/* Who waits, and its end. */
 	struct sandbox_waiters ready_waiters, done_waiters;
 	ev_timer waiters_timer;
 	struct sandbox_listeners listeners, told; /* told: on_end was called */
-
-	bool unsaved;         /* it has ended, and its row does not say so yet */
-	bool deleted, ending; /* sandbox_delete was called; listeners were told of it */
-	bool gone;            /* all that it had is removed; who holds it still may */
+	bool unsaved; /* it has ended, and its row does not say so yet */
+	bool deleted; /* sandbox_delete was called */
+	bool ending;  /* listeners were told of that */
+	bool gone;    /* all that it had is removed; who holds it still may */
 	Sandgate__CancelReason reason;
 	double cut_off_due; /* monotonic */
 	double answer_due;  /* its VM is being removed: who waits is told by then; monotonic */

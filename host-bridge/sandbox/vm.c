@@ -243,7 +243,7 @@ static void advance(struct vm *vm)
 			vm->handlers.on_changed(vm, vm->arg);
 		return;
 	}
-	vm_enliven(vm);
+	vm_bring_up(vm);
 }
 
 static void on_soon(struct ev_loop *loop, ev_timer *w, int revents)

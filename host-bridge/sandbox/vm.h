@@ -75,11 +75,11 @@ void vm_booted(struct vm *vm);
 
 /* Ask its VMM, one thing at a time; a plan without `vmm` must not be asked. -1 with `e` when
  * nothing was begun, else `on_done` once, never inside, err NULL on success; not when the VM is
- * stopped meanwhile. What the questions mean is in vmm.h; `snapshot` is for the first
- * two. VM_SAVE_LAST: to be stopped right after, or else to go on. VM_GO_ON and VM_RECOVER do
- * not fail for want of descriptors: they wait for some. */
-enum vm_question { VM_SAVE, VM_SAVE_LAST, VM_GO_ON, VM_RECOVER, VM_PAUSE, VM_RESUME };
-int vm_ask(struct vm *vm, enum vm_question what, const char *snapshot,
+ * stopped meanwhile. What the requests mean is in vmm.h; `snapshot` is for the first two.
+ * VM_SAVE_LAST: to be stopped right after, or else to go on. VM_GO_ON and VM_RECOVER do not
+ * fail for want of descriptors: they wait for some. */
+enum vm_request { VM_SAVE, VM_SAVE_LAST, VM_GO_ON, VM_RECOVER, VM_PAUSE, VM_RESUME };
+int vm_ask(struct vm *vm, enum vm_request what, const char *snapshot,
            void (*on_done)(const struct err *e, void *arg), void *arg, struct err *e);
 
 /* Break off what it is asked, if anything: the answer is not told. */

@@ -82,7 +82,7 @@ static void on_alive(const struct err *e, void *arg)
 		vm_up(vm);
 }
 
-void vm_enliven(struct vm *vm)
+void vm_bring_up(struct vm *vm)
 {
 	const struct vmm_ops *ops = vm->plan.vmm;
 	struct err e = {0};
@@ -125,7 +125,7 @@ void vm_ask_init(struct vm *vm)
 	vm->ask_again.data = vm;
 }
 
-int vm_ask(struct vm *vm, enum vm_question what, const char *snapshot,
+int vm_ask(struct vm *vm, enum vm_request what, const char *snapshot,
            void (*on_done)(const struct err *e, void *arg), void *arg, struct err *e)
 {
 	struct err failure = {0};

@@ -37,7 +37,7 @@ struct vm {
 	void (*on_gone)(void *arg);
 	void *gone_arg;
 	struct vmm_call *call; /* the VMM is asked for something */
-	enum vm_question asked;
+	enum vm_request asked;
 	bool ask_waits; /* … and is to be asked once more, when descriptors are not short */
 	ev_timer ask_again;
 	char saves_to[PATH_MAX]; /* … to save the guest there; or "" */
@@ -66,7 +66,7 @@ bool vm_output_reason(struct vm *vm, struct err *e);
 
 /* vm_calls.c */
 void vm_ask_init(struct vm *vm);
-/* Its processes run: let the guest come to life. vm_up or vm_down follows. */
-void vm_enliven(struct vm *vm);
+/* Its processes run: boot the guest, or load it. vm_up or vm_down follows. */
+void vm_bring_up(struct vm *vm);
 
 #endif
