@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,10 +166,14 @@ static int start(struct agent *a, struct err *e)
 	if ((a->idle = idle_create(a->loop)) == NULL)
 		return err_set(e, ERR_INTERNAL, "out of memory");
 	if ((a->tree = cgroup_tree_create(a->loop, a->idle, e)) == NULL ||
-	    (a->workers = workers_create(a->loop, e)) == NULL ||
+	    /* A batch thread does not interrupt the program that its clone has just become: a
+	     * short one ends first, and its start and its end are then told together. */
+	    (a->workers = workers_create(a->loop, SPAWN_THREADS_MAX, SCHED_BATCH, e)) == NULL ||
+	    (a->pipe_workers = workers_create(a->loop, PIPE_THREADS_MAX, SCHED_OTHER, e)) ==
+	        NULL ||
 	    (a->spawner = spawner_create(a->workers, e)) == NULL ||
 	    (a->table = exec_table_create(a->loop, a->config, a->idle, a->tree, a->spawner,
-	                                  output_budget(), e)) == NULL)
+	                                  a->pipe_workers, output_budget(), e)) == NULL)
 		return -1;
 	if ((a->sessions = session_set_create(a, a->loop)) == NULL)
 		return err_set(e, ERR_INTERNAL, "out of memory");
@@ -210,6 +215,7 @@ void agent_destroy(struct agent *a)
 	snapshot_destroy(a->snapshot);
 	exec_table_destroy(a->table);
 	workers_destroy(a->workers);
+	workers_destroy(a->pipe_workers);
 	spawner_destroy(a->spawner);
 	if (a->tree != NULL)
 		cgroup_tree_destroy(a->tree);

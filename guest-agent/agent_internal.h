@@ -17,7 +17,7 @@ struct agent {
 	struct ev_loop *loop;
 	struct idle *idle;
 	struct cgroup_tree *tree;
-	struct workers *workers;
+	struct workers *workers, *pipe_workers;
 	struct spawner *spawner;
 	struct exec_table *table;
 	struct session_set *sessions;

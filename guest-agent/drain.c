@@ -1,32 +1,45 @@
 #include "guest-agent/drain.h"
 
 #include <errno.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "proto/limits.h"
+#include "guest-agent/pipe_job.h"
 #include "proto/log.h"
 
 struct drain {
+	struct pipe_job job;
+	struct ev_loop *loop;
 	ev_io io;
 };
 
-static void on_readable(struct ev_loop *loop, ev_io *w, int revents)
+static void on_read(struct pipe_job *j)
 {
-	static uint8_t sink[CHUNK_MAX];
-	struct drain *d = (struct drain *)w;
-	(void)revents;
+	struct drain *d = (struct drain *)j;
 
-	ssize_t n = read(d->io.fd, sink, sizeof(sink));
-	if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+	if (j->n > 0 || (j->n < 0 && (j->errnum == EAGAIN || j->errnum == EINTR))) {
+		ev_io_start(d->loop, &d->io);
 		return;
-	ev_io_stop(loop, &d->io);
+	}
 	close(d->io.fd);
 	free(d);
 }
 
-void drain_adopt(struct ev_loop *loop, int fd)
+static void on_readable(struct ev_loop *loop, ev_io *w, int revents)
+{
+	struct drain *d = w->data;
+	(void)revents;
+
+	ev_io_stop(loop, w);
+	if (pipe_is_ours(w->fd)) {
+		close(w->fd);
+		free(d);
+		return;
+	}
+	pipe_job_read(&d->job, w->fd, NULL, 0);
+}
+
+void drain_adopt(struct ev_loop *loop, struct workers *workers, int fd)
 {
 	struct drain *d = malloc(sizeof(*d));
 	if (d == NULL) {
@@ -34,6 +47,9 @@ void drain_adopt(struct ev_loop *loop, int fd)
 		close(fd);
 		return;
 	}
+	pipe_job_init(&d->job, workers, on_read);
+	d->loop = loop;
 	ev_io_init(&d->io, on_readable, fd, EV_READ);
+	d->io.data = d;
 	ev_io_start(loop, &d->io);
 }

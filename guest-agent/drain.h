@@ -7,7 +7,9 @@
 
 #include <ev.h>
 
+#include "guest-agent/workers.h"
+
 /* Take over the non-blocking `fd`: it is drained until its end, then closed. */
-void drain_adopt(struct ev_loop *loop, int fd);
+void drain_adopt(struct ev_loop *loop, struct workers *workers, int fd);
 
 #endif

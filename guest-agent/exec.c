@@ -64,8 +64,8 @@ static void enter_clearing(struct exec *x)
 		x->kill_over = true; /* nothing to wait for */
 		return;
 	}
-	if (!ev_is_active(&x->kill) &&
-	    (cgroup_leaf_populated(x->leaf) || cgroup_leaf_fd(x->leaf) < 0))
+	if (!ev_is_active(&x->kill) && (cgroup_leaf_populated(x->leaf) ||
+	                                cgroup_leaf_fd(x->leaf) < 0 || exec_output_busy(x)))
 		exec_kill(x);
 	x->leaf_empty = !cgroup_leaf_populated(x->leaf);
 	if (!x->leaf_empty && !x->leaf_asked)
@@ -113,7 +113,8 @@ void exec_step(struct exec *x)
 	if (x->state == EXEC_DRAINING &&
 	    (exec_output_ended(x) || x->drain_over || x->kill_over))
 		enter_clearing(x);
-	if (x->state == EXEC_CLEARING && (x->leaf_empty || x->kill_over))
+	if (x->state == EXEC_CLEARING &&
+	    ((x->leaf_empty && !exec_output_busy(x)) || x->kill_over))
 		enter_finished(x);
 }
 
@@ -173,7 +174,7 @@ static int open_stdin(struct exec *x)
 		x->child_fds[0] = fds[0];
 		feed_fd = fds[1];
 	}
-	x->feed = stdin_feed_create(x->env->loop, feed_fd, on_room, x);
+	x->feed = stdin_feed_create(x->env->loop, x->env->pipe_workers, feed_fd, on_room, x);
 	if (x->feed == NULL && feed_fd >= 0)
 		close(feed_fd);
 	if (x->feed == NULL || x->child_fds[0] < 0)
@@ -217,6 +218,7 @@ static int start_spawn(struct exec *x, struct err *e)
 	    .open_files = r->open_files,
 	    .file_size = r->file_size,
 	};
+	stdin_feed_share(x->feed);
 	x->spawning = x->env->spawn(x->env->spawner, &plan, on_spawned, x);
 	if (x->spawning == NULL)
 		return err_set(e, ERR_INTERNAL, "out of memory");

@@ -12,6 +12,7 @@
 #include "guest-agent/pipe_stock.h"
 #include "guest-agent/ring.h"
 #include "guest-agent/spawn.h"
+#include "guest-agent/workers.h"
 
 struct exec;
 
@@ -20,6 +21,7 @@ struct exec_env {
 	const struct config *config;
 	struct idle *idle;
 	struct pipe_stock *pipes; /* the table's own */
+	struct workers *pipe_workers;
 	struct cgroup_tree *tree;
 	struct spawner *spawner;
 	int null_fd; /* /dev/null, whatever an exec does to /dev */

@@ -26,8 +26,9 @@ struct exec {
 	int child_fds[3]; /* the child's ends: of its input until it is spawned, of its output
 	                     until the leader has ended */
 
-	ev_io leader;              /* the pidfd */
-	ev_io pipes[RING_STREAMS]; /* fd -1: at its end */
+	ev_io leader;                           /* the pidfd */
+	ev_io pipes[RING_STREAMS];              /* fd -1: at its end */
+	struct reading *readings[RING_STREAMS]; /* by a worker; NULL: none was needed yet */
 	size_t owed[RING_STREAMS]; /* in the pipe when the leader ended: read whatever the
 	                              window */
 
@@ -41,6 +42,7 @@ struct exec {
 	bool spawned, spawn_failed, reaped, drain_over, killed, kill_over, leaf_empty,
 	    leaf_asked;
 	bool kill_leftovers, detached;
+	bool output_lost;                      /* there was no memory for it */
 	bool released, stdout_cut, stderr_cut; /* as Release said */
 	bool awaited; /* the owner was lost or suspended, and may come again */
 	enum verdict_cause cause;
@@ -76,7 +78,10 @@ void exec_interest(struct exec *x);   /* recompute which pipes are read */
 bool exec_output_ended(const struct exec *x);
 /* There is some that is about to be read: it is the agent that is slow, not who writes. */
 bool exec_output_waits(const struct exec *x);
-/* What the pipes hold now is read now, so that it leaves together with the result. */
+/* A worker reads some. */
+bool exec_output_busy(const struct exec *x);
+/* What is in pipes that nobody writes to any more is read now, so that it leaves together with
+ * the result; of others, a worker begins to read what they hold. */
 void exec_output_drain(struct exec *x);
 /* The child's ends. They are held until the leader has ended, or a pipe that closes as it dies
  * would wake the agent in the middle of that, once for each: the end of the output is of no
@@ -96,6 +101,8 @@ void exec_stop_timers(struct exec *x); /* all but link_lost */
 void exec_arm_limits(struct exec *x);  /* once the process runs */
 void exec_end(struct exec *x, enum verdict_cause cause, Sandgate__CancelReason reason,
               uint64_t grace_ms);
+/* The agent cannot serve it: it is ended, and no end of its own. */
+void exec_give_up(struct exec *x);
 void exec_kill(struct exec *x); /* the leaf and the leader, again until CLEARING is over */
 
 #endif

@@ -117,6 +117,14 @@ void exec_end(struct exec *x, enum verdict_cause cause, Sandgate__CancelReason r
 	arm(x, &x->kill, grace_ms);
 }
 
+void exec_give_up(struct exec *x)
+{
+	if (x->cause == CAUSE_NONE)
+		x->cause = CAUSE_CANCEL;
+	x->drain_over = true;
+	exec_kill(x);
+}
+
 static void on_deadline(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct exec *x = w->data;

@@ -12,8 +12,8 @@
 
 struct exec_table *exec_table_create(struct ev_loop *loop, const struct config *config,
                                      struct idle *idle, struct cgroup_tree *tree,
-                                     struct spawner *spawner, uint64_t budget_bytes,
-                                     struct err *e)
+                                     struct spawner *spawner, struct workers *pipe_workers,
+                                     uint64_t budget_bytes, struct err *e)
 {
 	struct exec_table *t = calloc(1, sizeof(*t));
 	if (t == NULL) {
@@ -40,6 +40,7 @@ struct exec_table *exec_table_create(struct ev_loop *loop, const struct config *
 	    .config = config,
 	    .idle = idle,
 	    .pipes = pipes,
+	    .pipe_workers = pipe_workers,
 	    .tree = tree,
 	    .spawner = spawner,
 	    .spawn = spawn_start,

@@ -20,8 +20,8 @@ struct exec_table;
  * Everything stays the caller's. NULL: out of memory. */
 struct exec_table *exec_table_create(struct ev_loop *loop, const struct config *config,
                                      struct idle *idle, struct cgroup_tree *tree,
-                                     struct spawner *spawner, uint64_t budget_bytes,
-                                     struct err *e);
+                                     struct spawner *spawner, struct workers *pipe_workers,
+                                     uint64_t budget_bytes, struct err *e);
 /* Only when nothing runs and no session is attached. */
 void exec_table_destroy(struct exec_table *t);
 

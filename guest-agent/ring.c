@@ -1,11 +1,8 @@
 #include "guest-agent/ring.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include "proto/limits.h"
 
@@ -34,7 +31,7 @@ struct stream {
 	size_t slots, head, count;
 	uint64_t first_no;   /* number of the first block, counted from the ring's start */
 	uint32_t first_at;   /* offset of its first live run */
-	struct block *spare; /* where the next bytes may overflow to; a dropped block, or new */
+	struct block *spare; /* the next block: a dropped one, or new */
 	uint64_t held;       /* bytes and headers that count against the cap */
 	uint64_t floor;      /* every byte of this stream before it is gone */
 	uint64_t end;        /* sequence behind this stream's last byte */
@@ -175,7 +172,7 @@ static void trim(struct ring *r, struct stream *s)
 			return;
 }
 
-/* Room for one more block, so that nothing can fail once bytes were read. */
+/* Room for one more block. */
 static int reserve_block(struct stream *s)
 {
 	if (s->spare == NULL && (s->spare = block_map(s->total >= BLOCK_ROOM)) == NULL)
@@ -195,7 +192,7 @@ static int reserve_block(struct stream *s)
 	return 0;
 }
 
-/* `n` bytes were read to where a run at `at` has its data, or to the end of the last run. */
+/* `n` bytes were put where a run at `at` has its data, or to the end of the last run. */
 static void commit(struct ring *r, struct stream *s, struct block *b, uint32_t at, uint32_t n,
                    bool extend)
 {
@@ -217,70 +214,50 @@ static void commit(struct ring *r, struct stream *s, struct block *b, uint32_t a
 	r->budget->used += block_memory(b) - before;
 }
 
-static void take_spare(struct ring *r, struct stream *s, uint32_t n)
+/* Into the last block, behind its last run or as more of it. 0: there is no room. */
+static uint32_t put_in_tail(struct ring *r, struct stream *s, const uint8_t *data, size_t n)
 {
+	if (s->count == 0)
+		return 0;
+	struct block *b = block_at(s, s->count - 1);
+	bool extend = s->end == r->end;
+	uint32_t at = (b->used + 7) & ~7u;
+	uint32_t data_at = extend ? b->used : at + (uint32_t)sizeof(struct run);
+	if (data_at >= BLOCK_ROOM)
+		return 0;
+	uint32_t part = (uint32_t)min_u64(n, BLOCK_ROOM - data_at);
+	memcpy(b->bytes + data_at, data, part);
+	commit(r, s, b, at, part, extend);
+	return part;
+}
+
+/* 0: out of memory. */
+static uint32_t put_in_next(struct ring *r, struct stream *s, const uint8_t *data, size_t n)
+{
+	if (reserve_block(s) < 0)
+		return 0;
 	struct block *b = s->spare;
+	uint32_t part = (uint32_t)min_u64(n, BLOCK_ROOM - sizeof(struct run));
 	s->spare = NULL;
 	s->blocks[(s->head + s->count++) & (s->slots - 1)] = b;
-	commit(r, s, b, 0, n, false);
+	memcpy(b->bytes + sizeof(struct run), data, part);
+	commit(r, s, b, 0, part, false);
+	return part;
 }
 
-/* A stream's first read, through a small buffer: one that stays empty needs no block. */
-static ssize_t fill_first(struct ring *r, struct stream *s, int fd)
-{
-	static uint8_t first[PAGE - sizeof(struct run) - offsetof(struct block, bytes)];
-	ssize_t n = read(fd, first, sizeof(first));
-
-	if (n <= 0)
-		return n;
-	if (reserve_block(s) < 0) {
-		errno = ENOMEM;
-		return -1;
-	}
-	memcpy(s->spare->bytes + sizeof(struct run), first, (size_t)n);
-	take_spare(r, s, (uint32_t)n);
-	return n;
-}
-
-ssize_t ring_fill(struct ring *r, unsigned stream, int fd)
+int ring_put(struct ring *r, unsigned stream, const uint8_t *data, size_t n)
 {
 	struct stream *s = &r->streams[stream];
-	if (s->count == 0 && s->spare == NULL)
-		return fill_first(r, s, fd);
 
-	struct block *tail = s->count > 0 ? block_at(s, s->count - 1) : NULL;
-	bool extend = tail != NULL && s->end == r->end;
-	uint32_t at = tail == NULL ? 0 : (tail->used + 7) & ~7u;
-	uint32_t data_at = extend ? tail->used : at + (uint32_t)sizeof(struct run);
-	uint32_t room = tail == NULL || data_at >= BLOCK_ROOM ? 0 : BLOCK_ROOM - data_at;
-	struct iovec iov[2];
-	int parts = 0;
-
-	if (room > 0)
-		iov[parts++] = (struct iovec){tail->bytes + data_at, room};
-	/* A stream that has filled a block brings more than fits the rest of one. */
-	if (room < CHUNK_MAX / 2 || s->total > BLOCK_ROOM) {
-		if (reserve_block(s) < 0) {
-			errno = ENOMEM;
+	while (n > 0) {
+		uint32_t part = put_in_tail(r, s, data, n);
+		if (part == 0 && (part = put_in_next(r, s, data, n)) == 0)
 			return -1;
-		}
-		iov[parts++] = (struct iovec){s->spare->bytes + sizeof(struct run),
-		                              BLOCK_ROOM - sizeof(struct run)};
+		data += part;
+		n -= part;
 	}
-	ssize_t n = readv(fd, iov, parts);
-	if (n <= 0)
-		return n;
-
-	uint32_t rest = (uint32_t)n;
-	if (room > 0) {
-		uint32_t first = rest < room ? rest : room;
-		commit(r, s, tail, at, first, extend);
-		rest -= first;
-	}
-	if (rest > 0)
-		take_spare(r, s, rest);
 	trim(r, s);
-	return n;
+	return 0;
 }
 
 /* The stream's first run that ends behind the cursor, or NULL. The hint stays at the last

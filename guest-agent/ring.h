@@ -1,13 +1,13 @@
 /*
  * The retained output of one exec: what was read from its pipes, in the order it was read.
  * exec.c fills it, sessions read it through cursors of their own and send straight from it.
- * It never waits, never copies, and knows nothing of processes or sessions.
+ * It never waits, and knows nothing of processes or sessions.
  *
  * One sequence counts the raw bytes of both streams. A stream is a queue of 64 KiB blocks,
  * a block holds runs (bytes of consecutive sequence numbers behind a small header), and a
  * cursor merges the two streams back into one. Each stream gives up its own oldest bytes
  * beyond the cap; headers count, so that streams that alternate byte by byte stay bounded.
- * A piece that was handed out is valid until the ring is next filled, pinned or shed.
+ * A piece that was handed out is valid until the ring is next put to, pinned or shed.
  */
 #ifndef SANDGATE_RING_H
 #define SANDGATE_RING_H
@@ -15,7 +15,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #define RING_STREAMS 2 /* indexed by SANDGATE__STREAM__STREAM_STDOUT and _STDERR */
 
@@ -47,9 +46,8 @@ struct ring_piece {
 struct ring *ring_create(uint64_t cap, struct ring_budget *budget);
 void ring_destroy(struct ring *r);
 
-/* Read once from `fd` into the ring, about CHUNK_MAX at most. As read(2): the count, 0 at
- * the end, -1 with errno (ENOMEM too). */
-ssize_t ring_fill(struct ring *r, unsigned stream, int fd);
+/* Append what was read. -1: out of memory, some of it is lost. */
+int ring_put(struct ring *r, unsigned stream, const uint8_t *data, size_t n);
 
 /* The next piece at the cursor, which moves past it. False: the cursor is at the end. */
 bool ring_next(const struct ring *r, struct ring_cursor *cur, struct ring_piece *out);

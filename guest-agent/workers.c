@@ -16,7 +16,8 @@ struct workers {
 	struct ev_loop *loop;
 	ev_async wakeup;
 	ev_timer watchdog; /* while something is queued: do the threads move? */
-	unsigned taken_at_tick;
+	unsigned taken_at_tick, threads_max;
+	int policy;
 
 	pthread_mutex_t lock; /* of everything below */
 	pthread_cond_t work, gone;
@@ -41,11 +42,10 @@ static void do_next(struct workers *s, struct worker *me)
 	pthread_mutex_lock(&s->lock);
 	s->busy--;
 	TAILQ_INSERT_TAIL(&s->done, w, link);
-	ev_async_send(s->loop, &s->wakeup);
+	if (!s->quitting)
+		ev_async_send(s->loop, &s->wakeup);
 }
 
-/* A batch thread does not interrupt the program that its clone has just become: a short one
- * ends first, and its start and its end are then told together. */
 static void *thread_main(void *arg)
 {
 	struct workers *s = arg;
@@ -53,7 +53,7 @@ static void *thread_main(void *arg)
 	struct worker me;
 
 	spawn_slots_open(&me.slots);
-	sched_setscheduler(0, SCHED_BATCH, &normal);
+	sched_setscheduler(0, s->policy, &normal);
 	pthread_mutex_lock(&s->lock);
 	for (;;) {
 		if (!TAILQ_EMPTY(&s->queue)) {
@@ -129,7 +129,7 @@ static void on_watchdog(struct ev_loop *loop, ev_timer *t, int revents)
 
 	pthread_mutex_lock(&s->lock);
 	bool waiting = !TAILQ_EMPTY(&s->queue);
-	bool hung = waiting && s->taken == s->taken_at_tick && s->threads < SPAWN_THREADS_MAX;
+	bool hung = waiting && s->taken == s->taken_at_tick && s->threads < s->threads_max;
 	s->taken_at_tick = s->taken;
 	pthread_mutex_unlock(&s->lock);
 	if (!waiting)
@@ -138,19 +138,26 @@ static void on_watchdog(struct ev_loop *loop, ev_timer *t, int revents)
 		log_warn("workers", NULL, "no further thread can be started");
 }
 
-struct workers *workers_create(struct ev_loop *loop, struct err *e)
+struct workers *workers_create(struct ev_loop *loop, unsigned threads_max, int policy,
+                               struct err *e)
 {
+	pthread_condattr_t monotonic;
 	struct workers *s = calloc(1, sizeof(*s));
 	if (s == NULL) {
 		err_set(e, ERR_INTERNAL, "out of memory");
 		return NULL;
 	}
 	s->loop = loop;
+	s->threads_max = threads_max;
+	s->policy = policy;
 	TAILQ_INIT(&s->queue);
 	TAILQ_INIT(&s->done);
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->work, NULL);
-	pthread_cond_init(&s->gone, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&s->gone, &monotonic);
+	pthread_condattr_destroy(&monotonic);
 	int rc = add_thread(s);
 	if (rc != 0) {
 		err_errno(e, ERR_INTERNAL, rc, "cannot start a thread");
@@ -167,17 +174,25 @@ struct workers *workers_create(struct ev_loop *loop, struct err *e)
 
 void workers_destroy(struct workers *s)
 {
+	struct timespec end;
+	int rc = 0;
+
 	if (s == NULL)
 		return;
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	end.tv_sec += CLEANUP_WAIT_MS / 1000;
 	pthread_mutex_lock(&s->lock);
 	s->quitting = true;
 	pthread_cond_broadcast(&s->work);
-	while (s->threads > 0)
-		pthread_cond_wait(&s->gone, &s->lock);
+	while (s->threads > 0 && rc == 0)
+		rc = pthread_cond_timedwait(&s->gone, &s->lock, &end);
+	bool hung = s->threads > 0;
 	pthread_mutex_unlock(&s->lock);
 	tell_done(s);
 	ev_async_stop(s->loop, &s->wakeup);
 	ev_timer_stop(s->loop, &s->watchdog);
+	if (hung)
+		return;
 	pthread_cond_destroy(&s->work);
 	pthread_cond_destroy(&s->gone);
 	pthread_mutex_destroy(&s->lock);

@@ -1,9 +1,9 @@
 /*
  * The agent's only other threads: what may block in the kernel for ever (a chdir into a dead
- * FUSE mount, a file on one) runs in them, and its end is told in the loop. One thread serves
- * the queue; when it hangs, another takes over what is queued, and those that joined so leave
- * when there is nothing to do. spawn.c starts children from them, snapshot.c renews the
- * machine.
+ * FUSE mount, a file on one, a pipe) runs in them, and its end is told in the loop. One thread
+ * serves the queue; when it hangs, another takes over what is queued, and those that joined so
+ * leave when there is nothing to do. spawn.c starts children from them, snapshot.c renews the
+ * machine; others of them serve pipes (pipe_job.h), so that these hold up no start.
  */
 #ifndef SANDGATE_WORKERS_H
 #define SANDGATE_WORKERS_H
@@ -35,9 +35,11 @@ struct work {
 	uint64_t began_ms; /* when a thread took it; 0: not yet */
 };
 
-/* NULL: no thread, no memory. */
-struct workers *workers_create(struct ev_loop *loop, struct err *e);
-/* Carries out what is queued; on_done comes from inside. */
+/* At most `threads_max` at once, of a policy of sched(7). NULL: no thread, no memory. */
+struct workers *workers_create(struct ev_loop *loop, unsigned threads_max, int policy,
+                               struct err *e);
+/* Carries out what is queued; on_done comes from inside. What hangs longer than CLEANUP_WAIT_MS
+ * is left alone, and its memory with it: the process is to exit. */
 void workers_destroy(struct workers *s);
 
 /* Queue `w`, with both functions set. on_done comes once, never from inside. */

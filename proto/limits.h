@@ -135,6 +135,10 @@
 #define SPAWN_THREADS_MAX 16
 #define SPAWN_HUNG_MS 50
 
+/* The same of threads that serve pipes: one of a process that holds its pipe's lock takes a
+ * thread for as long. Past that many, output waits for the end of its command. */
+#define PIPE_THREADS_MAX 128
+
 /* Output of an exec kept for a buffered reply or for replay, bytes a stream. */
 #define OUTPUT_BYTES_DEFAULT (8 * MIB)
 #define OUTPUT_BYTES_MAX (64 * MIB)

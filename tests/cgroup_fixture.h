@@ -9,6 +9,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static inline void setup(void)
 	idle = idle_create(loop);
 	tree = cgroup_tree_create(loop, idle, NULL);
 	ck_assert_ptr_nonnull(tree);
-	workers = workers_create(loop, NULL);
+	workers = workers_create(loop, SPAWN_THREADS_MAX, SCHED_BATCH, NULL);
 	ck_assert_ptr_nonnull(workers);
 	spawner = spawner_create(workers, NULL);
 	ck_assert_ptr_nonnull(spawner);

@@ -12,6 +12,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +56,7 @@ FIXTURE void on_done(const struct spawn_result *r, void *arg)
 FIXTURE void setup(void)
 {
 	loop = ev_loop_new(EVFLAG_AUTO);
-	workers = workers_create(loop, NULL);
+	workers = workers_create(loop, SPAWN_THREADS_MAX, SCHED_BATCH, NULL);
 	ck_assert_ptr_nonnull(workers);
 	spawner = spawner_create(workers, NULL);
 	ck_assert_ptr_nonnull(spawner);
@@ -83,7 +84,7 @@ FIXTURE void recreate_spawner(void)
 {
 	workers_destroy(workers);
 	spawner_destroy(spawner);
-	workers = workers_create(loop, NULL);
+	workers = workers_create(loop, SPAWN_THREADS_MAX, SCHED_BATCH, NULL);
 	ck_assert_ptr_nonnull(workers);
 	spawner = spawner_create(workers, NULL);
 	ck_assert_ptr_nonnull(spawner);
