@@ -4,12 +4,12 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "host-bridge/api/api.h"
 #include "host-bridge/api/routes.h"
 #include "host-bridge/exec/result_json.h"
+#include "proto/clock.h"
 #include "proto/log.h"
 
 struct audit {
@@ -50,20 +50,13 @@ static const char *or_null(const char *text)
 	return text[0] != '\0' ? text : NULL;
 }
 
-static uint64_t now_ms(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_REALTIME, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 void audit_request(struct audit *a, const struct api_request *r, int status)
 {
 	struct json_out out = {0};
 	if (a->fd < 0)
 		return;
 	json_out_object(&out, NULL);
-	result_instant_json(&out, "time", now_ms());
+	result_instant_json(&out, "time", (uint64_t)clock_wall_ms());
 	json_out_string(&out, "token", or_null(r->who.token_id));
 	json_out_string(&out, "workspace", or_null(r->who.workspace));
 	json_out_string(&out, "peer", http_peer(r->x));

@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "proto/clock.h"
 
 #define MINUTE_S 60.
 #define CLOCK_SLACK_S 1e-6 /* sums of parts of a minute are not exact */
@@ -14,13 +15,6 @@ struct quota {
 	struct api *api;
 	void *uses; /* a tree of struct quota_use (tsearch(3)) */
 };
-
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
 
 /* ---- use ---- */
 
@@ -71,7 +65,7 @@ static void count_sandboxes(const struct quota *q, const char *workspace,
 
 static double worked_off(const struct quota_use *u)
 {
-	return fmax(u->creates_due - now(), 0);
+	return fmax(u->creates_due - clock_mono_s(), 0);
 }
 
 /* Seconds until `count` more are allowed; not above 0: they are. */
@@ -87,7 +81,7 @@ static double creates_wait(const struct quota_use *u, uint64_t max, unsigned cou
 static void meter_create(struct quota_use *u, uint64_t max)
 {
 	if (max != LIMIT_NONE && max > 0)
-		u->creates_due = now() + worked_off(u) + MINUTE_S / (double)max;
+		u->creates_due = clock_mono_s() + worked_off(u) + MINUTE_S / (double)max;
 }
 
 static uint64_t creates_counted(const struct quota_use *u, uint64_t max)

@@ -1,8 +1,8 @@
 #include "host-bridge/link/link_gate.h"
 
 #include <stddef.h>
-#include <time.h>
 
+#include "proto/clock.h"
 #include "proto/limits.h"
 
 void link_gate_init(struct link_gate *g)
@@ -70,22 +70,15 @@ static void serve_all(struct link_gate *g)
 	serve(&g->line);
 }
 
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 double link_gate_still(const struct link_gate *g)
 {
-	return g->still + (g->closed ? now() - g->closed_at : 0);
+	return g->still + (g->closed ? clock_mono_s() - g->closed_at : 0);
 }
 
 void link_gate_close(struct link_gate *g, void (*on_quiet)(struct link_gate *g))
 {
 	if (!g->closed)
-		g->closed_at = now();
+		g->closed_at = clock_mono_s();
 	g->closed = true;
 	g->on_quiet = on_quiet;
 	serve_all(g);

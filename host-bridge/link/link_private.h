@@ -55,7 +55,6 @@ struct link {
 };
 
 /* link.c. Those that may free the link say so. */
-double link_clock(void); /* monotonic seconds */
 void link_timer_in(struct link *l, ev_timer *w, double seconds);
 void link_update_due(struct link *l); /* which deadline counts */
 /* The guest stood still: put the deadlines off by as much. False: it did not. Before one of

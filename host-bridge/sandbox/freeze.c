@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
 #include "host-bridge/link/link.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -71,13 +71,6 @@ static unsigned failed_steps(const Sandgate__Resumed *m)
 	return failed;
 }
 
-static int64_t wall_ms(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_REALTIME, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static int ask_resume(struct freeze *f, const Sandgate__Resume *how, struct err *e);
 
 /* A slow guest has set its clock to what it was when it was asked. */
@@ -86,7 +79,7 @@ static bool set_clock_again(struct freeze *f)
 	const Sandgate__Resume same = SANDGATE__RESUME__INIT;
 	struct err e = {0};
 	return f->result.failed == 0 && f->told_ms != 0 &&
-	       wall_ms() - f->told_ms > CLOCK_LATE_MS && f->told < CLOCK_TOLD_MAX &&
+	       clock_wall_ms() - f->told_ms > CLOCK_LATE_MS && f->told < CLOCK_TOLD_MAX &&
 	       ask_resume(f, &same, &e) == 0;
 }
 
@@ -143,7 +136,7 @@ static int ask_resume(struct freeze *f, const Sandgate__Resume *how, struct err 
 	if (getrandom(entropy, sizeof(entropy), 0) != sizeof(entropy))
 		return err_errno(e, ERR_INTERNAL, errno, "getrandom");
 	resume.generation = f->result.generation + 1;
-	f->told_ms = resume.wall_clock_ms == 0 ? wall_ms() : 0;
+	f->told_ms = resume.wall_clock_ms == 0 ? clock_wall_ms() : 0;
 	f->told++;
 	if (f->told_ms != 0)
 		resume.wall_clock_ms = (uint64_t)f->told_ms;

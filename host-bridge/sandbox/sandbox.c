@@ -3,29 +3,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/farewell.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
 #include "host-bridge/sandbox/vm_usage.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
-
-double sandbox_clock(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-int64_t sandbox_wall_ms(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_REALTIME, &t);
-	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 struct sandbox_set *sandbox_set_of(const struct sandbox *s)
 {
@@ -56,7 +42,7 @@ void sandbox_event(struct sandbox *s, const char *type, const char *exec_id, con
 {
 	if (s->warm)
 		return;
-	struct event e = {.type = type, .detail = detail, .at_ms = sandbox_wall_ms()};
+	struct event e = {.type = type, .detail = detail, .at_ms = clock_wall_ms()};
 	snprintf(e.sandbox_id, sizeof(e.sandbox_id), "%s", s->id);
 	snprintf(e.workspace, sizeof(e.workspace), "%s", s->spec.workspace);
 	if (exec_id != NULL)
@@ -110,7 +96,7 @@ static void on_vm_up(struct vm *vm, void *arg)
 {
 	struct sandbox *s = arg;
 	(void)vm;
-	s->up = sandbox_clock();
+	s->up = clock_mono_s();
 	if (s->restored && s->agent != NULL && s->generation > 0)
 		sandbox_answered(s); /* the snapshot says who it is */
 	else
@@ -175,7 +161,7 @@ void sandbox_running(struct sandbox *s)
 	struct err e = {0};
 	if (!s->recovers) {
 		s->launch_ms = (unsigned)((s->up - s->born) * 1e3);
-		s->agent_ms = (unsigned)((sandbox_clock() - s->up) * 1e3);
+		s->agent_ms = (unsigned)((clock_mono_s() - s->up) * 1e3);
 	}
 	/* Something may run in all but a template's first boot, and in what starts from that,
 	 * unless the template has a service. */
@@ -259,8 +245,8 @@ struct sandbox *sandbox_new(struct sandbox_set *set, const char *id)
 		return NULL;
 	s->set = set;
 	snprintf(s->id, sizeof(s->id), "%s", id);
-	s->created_ms = sandbox_wall_ms();
-	s->born = s->active = sandbox_clock();
+	s->created_ms = clock_wall_ms();
+	s->born = s->active = clock_mono_s();
 	sandbox_init_timer(s);
 	sandbox_init_waiters(s);
 	sandbox_init_links(s);

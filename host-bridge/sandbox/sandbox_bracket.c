@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "host-bridge/sandbox/sandbox_steps.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -32,7 +33,7 @@ static int open_bracket(struct sandbox *s, struct err *e)
 	struct bracket *b = calloc(1, sizeof(*b));
 	if (b == NULL)
 		return err_set(e, ERR_INTERNAL, "out of memory");
-	b->since = sandbox_clock();
+	b->since = clock_mono_s();
 	ev_timer_init(&b->look, on_look, 0., 0.);
 	b->look.data = s;
 	s->bracket = b;
@@ -72,7 +73,7 @@ static void went_on(struct sandbox *s, const char *how)
 
 static void look_again(struct sandbox *s)
 {
-	if (sandbox_clock() - s->bracket->since < BRACKET_MAX_S) {
+	if (clock_mono_s() - s->bracket->since < BRACKET_MAX_S) {
 		look_in(s, BRACKET_LOOK_S);
 		return;
 	}

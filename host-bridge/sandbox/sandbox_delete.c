@@ -5,6 +5,7 @@
 
 #include "host-bridge/sandbox/farewell.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -75,7 +76,7 @@ static void tell_done(struct sandbox *s, const struct err *e)
 static void await_vm(struct sandbox *s)
 {
 	struct err e = {0};
-	double now = sandbox_clock();
+	double now = clock_mono_s();
 	if (s->stopping && s->answer_due == 0)
 		s->answer_due = now + DELETE_ANSWER_S;
 	if (s->answer_due == 0)
@@ -108,11 +109,11 @@ void sandbox_delete_step(struct sandbox *s)
 		return;
 	if (!s->ending) {
 		s->ending = true;
-		s->cut_off_due = sandbox_clock() + DELETE_CANCEL_MS / 1e3;
+		s->cut_off_due = clock_mono_s() + DELETE_CANCEL_MS / 1e3;
 		sandbox_tell(s, s->reason);
 	}
 	bool quiet = LIST_EMPTY(&s->listeners) && LIST_EMPTY(&s->told);
-	double left = s->cut_off_due - sandbox_clock();
+	double left = s->cut_off_due - clock_mono_s();
 	if (!quiet && left > 0) {
 		sandbox_timer_in(s, left);
 		return;

@@ -6,6 +6,7 @@
 
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
+#include "proto/clock.h"
 
 /* RFC 3339, in UTC, with milliseconds. */
 json_t *sandbox_instant(int64_t ms)
@@ -42,13 +43,13 @@ static const char *boot_mode(const struct sandbox *s)
 
 static double idle_seconds(const struct sandbox *s)
 {
-	return s->holds > 0 ? 0 : round((sandbox_clock() - s->active) * 1e3) / 1e3;
+	return s->holds > 0 ? 0 : round((clock_mono_s() - s->active) * 1e3) / 1e3;
 }
 
 static json_t *expires_at(const struct sandbox *s)
 {
 	double in = sandbox_expires_in(s);
-	return in < 0 ? json_null() : sandbox_instant(sandbox_wall_ms() + (int64_t)(in * 1e3));
+	return in < 0 ? json_null() : sandbox_instant(clock_wall_ms() + (int64_t)(in * 1e3));
 }
 
 json_t *sandbox_lifecycle_json(const struct sandbox *s)

@@ -16,6 +16,7 @@
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
 #include "host-bridge/sandbox/vm_sweep.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -68,7 +69,7 @@ static void on_purge(struct ev_loop *loop, ev_timer *w, int revents)
 	struct sandbox_set *set = w->data;
 	(void)loop;
 	(void)revents;
-	registry_purge(set->registry, sandbox_wall_ms() - DELETED_S * 1000ll);
+	registry_purge(set->registry, clock_wall_ms() - DELETED_S * 1000ll);
 	sandbox_set_sweep_images(set);
 }
 
@@ -255,7 +256,7 @@ struct sandbox *sandbox_find_key(struct sandbox_set *set, const char *workspace,
                                  const char *key, struct err *e)
 {
 	struct sandbox *s;
-	int64_t since = sandbox_wall_ms() - IDEMPOTENCY_S * 1000ll;
+	int64_t since = clock_wall_ms() - IDEMPOTENCY_S * 1000ll;
 	if (key[0] == '\0')
 		return NULL;
 	TAILQ_FOREACH (s, &set->all, entry) {
@@ -296,7 +297,7 @@ static int make_ulid(char out[ULID_LEN + 1])
 {
 	static const char digits[] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 	uint8_t chance[10];
-	uint64_t ms = (uint64_t)sandbox_wall_ms();
+	uint64_t ms = (uint64_t)clock_wall_ms();
 	if (getrandom(chance, sizeof(chance), 0) != sizeof(chance))
 		return -1;
 	for (int i = 9; i >= 0; i--, ms >>= 5)

@@ -7,9 +7,6 @@
 
 #include "host-bridge/sandbox/sandbox_private.h"
 
-double sandbox_clock(void);    /* monotonic seconds */
-int64_t sandbox_wall_ms(void); /* since the epoch */
-
 /* sandbox.c */
 struct sandbox *sandbox_new(struct sandbox_set *set, const char *id);
 void sandbox_insert(struct sandbox *s); /* into the list of all */

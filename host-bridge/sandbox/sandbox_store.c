@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "host-bridge/sandbox/sandbox_steps.h"
+#include "proto/clock.h"
 #include "proto/log.h"
 
 static const char *const status_names[] = {
@@ -100,7 +101,7 @@ int sandbox_save(struct sandbox *s, struct err *e)
 		    .idempotency_key = s->spec.idempotency_key,
 		    .request_digest = s->spec.request_digest,
 		    .created_ms = s->created_ms,
-		    .deleted_ms = s->deleted ? sandbox_wall_ms() : 0,
+		    .deleted_ms = s->deleted ? clock_wall_ms() : 0,
 		};
 		rc = registry_put(s->set->registry, &row, e);
 	}

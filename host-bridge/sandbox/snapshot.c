@@ -11,6 +11,7 @@
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/vm_sweep.h"
 #include "host-bridge/sandbox/vmm.h"
+#include "proto/clock.h"
 #include "proto/log.h"
 
 void snapshot_dir(const struct sandbox_set *set, const struct snapshot *n, bool part,
@@ -245,7 +246,7 @@ struct snapshot *snapshot_begin(struct sandbox *s, json_t *metadata, enum snapsh
 	n->memory_mib = s->spec.memory_mib;
 	n->disk_mib = s->spec.disk_mib;
 	snprintf(n->image, sizeof(n->image), "%s", s->spec.image);
-	n->created_ms = sandbox_wall_ms();
+	n->created_ms = clock_wall_ms();
 	if (sandbox_set_new_id(s->set, "snap", n->id, sizeof(n->id), e) < 0 ||
 	    make_dir(s->set, n, e) < 0) {
 		free_snapshot(n);
