@@ -14,10 +14,6 @@
 #include "proto/limits.h"
 #include "proto/log.h"
 
-#ifndef P_PIDFD
-#define P_PIDFD 3
-#endif
-
 void exec_notify(struct exec *x)
 {
 	struct exec_peer *next;

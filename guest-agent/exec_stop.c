@@ -9,10 +9,6 @@
 #include "proto/limits.h"
 #include "proto/log.h"
 
-#ifndef P_PIDFD
-#define P_PIDFD 3
-#endif
-
 static void arm(struct exec *x, ev_timer *t, uint64_t ms)
 {
 	ev_timer_stop(x->env->loop, t);
