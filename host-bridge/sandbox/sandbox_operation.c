@@ -46,7 +46,7 @@ int sandbox_operation_begin(struct sandbox *s, enum sandbox_status from, sandbox
 	}
 	struct sandbox_operation *o = calloc(1, sizeof(*o));
 	if (o == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return -1;
 	}
 	o->on_done = on_done;
@@ -182,7 +182,8 @@ static void on_pause_undone(const struct err *e, void *arg)
 	sandbox_operation_end(s, NULL, &why);
 }
 
-/* It could not be written down: the next bridge would let the guest go on. */
+/* What the VMM has not said that it did, it may have done; and what could not be written down,
+ * the next bridge would undo. */
 static void undo_pause(struct sandbox *s, const struct err *why)
 {
 	struct err e = {0};
@@ -201,7 +202,7 @@ static void on_switched(const struct err *e, void *arg)
 		if (sandbox_save(s, &failed) < 0)
 			e = &failed;
 	}
-	if (e == &failed && s->status == SANDBOX_PAUSED) {
+	if (e != NULL && s->operation->to == SANDBOX_PAUSED) {
 		undo_pause(s, e);
 		return;
 	}

@@ -75,7 +75,7 @@ struct vmm_ops {
 	/* A bridge has died in the middle of one of these: let the guest go on, wherever it is.
 	 */
 	vmm_begin *recover;
-	/* Stop the guest's CPUs; let them run again. `snapshot`: NULL. */
+	/* Stop the guest's CPUs; let them run again, unless they do. `snapshot`: NULL. */
 	vmm_begin *pause, *resume;
 	/* Break a call off; on_done is not called. What the VM is then nobody knows. */
 	void (*cancel)(struct vmm_call *c);

@@ -168,7 +168,7 @@ ROOM_CALL(load, room_ask_version, room_show_snapshot, ask_load, room_hide)
 ROOM_CALL(save, room_ask_version, ask_save, room_move_saved)
 ROOM_CALL(go_on, room_ask_state, room_resume_if_paused, room_hide)
 ROOM_CALL(stop, room_ask_version, ask_pause)
-ROOM_CALL(cont, ask_resume)
+ROOM_CALL(cont, room_ask_state, room_resume_if_paused)
 
 const struct vmm_ops vmm_firecracker = {
     .boot = boot,
