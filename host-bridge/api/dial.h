@@ -32,8 +32,8 @@ struct dial_handlers {
 	/* Once; the dial is closed already and may be opened again. */
 	void (*on_end)(struct dial *d, const struct dial_end *end);
 	/* The sandbox is being ended on purpose: say something to the agent and wait, for a
-	 * moment, for its last frame. on_end follows. NULL, or in line still: it ends at once.
-	 */
+	 * moment, for its last frame. on_end follows; at once when this is NULL, or the link
+	 * is in line still. */
 	void (*on_going)(struct dial *d, Sandgate__CancelReason reason);
 };
 
@@ -65,7 +65,7 @@ void dial_rest(struct dial *d);
 /* Let go: no handler is called any more. A Cancel still arrives. Harmless when closed. */
 void dial_close(struct dial *d);
 
-/* Send one frame of the body that `f` names. */
+/* Send one frame. */
 void dial_cancel(struct dial *d, Sandgate__CancelReason reason, const uint64_t *grace_ms);
 /* `cut`: of which streams not all was passed on. */
 void dial_release(struct dial *d, const bool cut[2]);
