@@ -140,7 +140,7 @@ static int open_parts(struct bridge *b, struct err *e)
 	api->vigils = vigil_set_create();
 	if (api->loop == NULL || api->metrics == NULL || api->calls == NULL ||
 	    api->hubs == NULL || api->vigils == NULL)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	api->auth = auth_create(api->loop, c->token_file, c->token, e);
 	api->audit = api->auth != NULL ? audit_open(c->audit_log, e) : NULL;
 	api->sandboxes = api->audit != NULL ? sandbox_set_create(api->loop, &set, e) : NULL;

@@ -1,4 +1,5 @@
 /* What the launcher of Cloud Hypervisor plans, when it is chosen, and what the VMM is told. */
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/vmm_cloud_hypervisor.h"
 #include "host-bridge/sandbox/vmm_room.h"
 #include "tests/launcher_fixture.h"
@@ -127,7 +128,7 @@ START_TEST(vm_is_created_with_all_that_it_has)
 	ck_assert_ptr_nonnull(strstr(arguments, " panic=-1 "));
 	ck_assert_ptr_nonnull(strstr(arguments, " sandgate.root=/dev/vda"));
 	ck_assert_ptr_nonnull(strstr(arguments, " sandgate.disk=/dev/vdb"));
-	char *text = json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS);
+	char *text = doc_text(config, JSON_COMPACT | JSON_SORT_KEYS);
 	char wanted[1024];
 	snprintf(wanted, sizeof(wanted),
 	         "{\"console\":{\"mode\":\"Off\"},"

@@ -124,7 +124,7 @@ struct adopt *adopt_start(struct api *api, struct err *e)
 	struct sandbox *s = NULL;
 	struct adopt *a = calloc(1, sizeof(*a));
 	if (a == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	LIST_INIT(&a->fosters);

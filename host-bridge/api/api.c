@@ -14,6 +14,7 @@
 #include "host-bridge/api/metrics.h"
 #include "host-bridge/api/routes.h"
 #include "host-bridge/http/body.h"
+#include "host-bridge/http/doc.h"
 
 #define JSON_TYPE "application/json"
 #define FORM_TYPE "application/x-www-form-urlencoded"
@@ -33,20 +34,30 @@ static struct http_exchange *finish(struct api_request *r, int status)
 
 void api_reply_take(struct api_request *r, int status, const char *type, char *body, size_t len)
 {
+	struct err e;
+	if (body == NULL) { /* what was asked for is done: not ERR_CAPACITY */
+		err_set(&e, ERR_INTERNAL, "the reply could not be made");
+		api_fail(r, &e, NULL);
+		return;
+	}
 	http_reply_take(finish(r, status), status, type, body, len);
+}
+
+char *api_json_text(json_t *doc)
+{
+	char *text = doc_text(doc, JSON_COMPACT | JSON_REAL_PRECISION(DBL_DIG));
+	json_decref(doc);
+	return text;
+}
+
+void api_reply_text(struct api_request *r, int status, char *text)
+{
+	api_reply_take(r, status, JSON_TYPE, text, text != NULL ? strlen(text) : 0);
 }
 
 void api_reply_json(struct api_request *r, int status, json_t *doc)
 {
-	char *text = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(DBL_DIG));
-	json_decref(doc);
-	if (text == NULL) {
-		struct err e;
-		err_set(&e, ERR_INTERNAL, "out of memory");
-		api_fail(r, &e, NULL);
-		return;
-	}
-	api_reply_take(r, status, JSON_TYPE, text, strlen(text));
+	api_reply_text(r, status, api_json_text(doc));
 }
 
 void api_reply_empty(struct api_request *r, int status)
@@ -218,12 +229,30 @@ static void on_body(struct http_exchange *x, char *data, size_t len, void *owner
 	r->route->handler(r, data, len);
 }
 
+/* A request, where there is one, hears that its client is gone next: that accounts for it. */
+static void on_refused(struct http_refusal *f, void *arg)
+{
+	struct api *api = arg;
+	struct api_request *r = f->owner;
+	char made[REQUEST_ID_MAX + 1];
+	make_request_id(made);
+	if (r != NULL)
+		r->refused = f->status;
+	else
+		metrics_request(api->metrics, f->status);
+	const char *id = r != NULL ? r->id : made;
+	snprintf(f->headers, sizeof(f->headers), "X-Request-Id: %s\r\n", id);
+	api_error_refusal(f, id);
+}
+
 static void on_request(struct http_exchange *x, void *arg)
 {
 	struct err e;
 	struct api_request *r = calloc(1, sizeof(*r));
 	if (r == NULL) {
-		http_reply(x, 503, NULL, NULL, 0);
+		struct http_refusal f = {.status = 503, .reason = "out of memory"};
+		on_refused(&f, arg);
+		http_reply(x, f.status, JSON_TYPE, f.body, f.len);
 		return;
 	}
 	r->api = arg;
@@ -239,22 +268,6 @@ static void on_request(struct http_exchange *x, void *arg)
 		http_collect(x,
 		             r->route->body == ROUTE_JSON ? HTTP_BODY_MAX : HTTP_READAHEAD_MAX,
 		             on_body, r);
-}
-
-/* A request, where there is one, hears that its client is gone next: that accounts for it. */
-static void on_refused(struct http_refusal *f, void *arg)
-{
-	struct api *api = arg;
-	struct api_request *r = f->owner;
-	char made[REQUEST_ID_MAX + 1];
-	make_request_id(made);
-	if (r != NULL)
-		r->refused = f->status;
-	else
-		metrics_request(api->metrics, f->status);
-	const char *id = r != NULL ? r->id : made;
-	snprintf(f->headers, sizeof(f->headers), "X-Request-Id: %s\r\n", id);
-	api_error_refusal(f, id);
 }
 
 const struct http_handlers api_handlers = {.on_request = on_request, .on_refused = on_refused};

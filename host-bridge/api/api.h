@@ -67,10 +67,14 @@ int api_query_number(const struct api_request *r, const char *key, double max, b
 int api_query_integer(const struct api_request *r, const char *key, uint64_t max, bool *set,
                       uint64_t *value, struct err *e);
 
-/* Each ends the request. `body` is malloc'd and taken over; `doc` is decref'd. */
+/* Each ends the request. `body` is malloc'd and taken over; `doc` is decref'd; NULL is a reply
+ * that there was no memory for: 500. */
 void api_reply_take(struct api_request *r, int status, const char *type, char *body,
                     size_t len);
 void api_reply_json(struct api_request *r, int status, json_t *doc);
+void api_reply_text(struct api_request *r, int status, char *text); /* the same of a text */
+/* The text of `doc`, for api_reply_text; NULL: there is no memory. `doc` is decref'd. */
+char *api_json_text(json_t *doc);
 void api_reply_empty(struct api_request *r, int status);
 void api_fail(struct api_request *r, const struct err *e, const struct api_details *d);
 void api_end(struct api_request *r); /* of a streamed response */

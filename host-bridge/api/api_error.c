@@ -1,5 +1,6 @@
 #include "host-bridge/api/api_error.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "host-bridge/exec/result_json.h"
@@ -66,7 +67,10 @@ void api_error_refusal(struct http_refusal *f, const char *request_id)
 	const struct api_details d = {.started = "no"};
 	err_set(&e, code_of(f->status), "%s", f->reason);
 	api_error_envelope(&out, request_id, &e, &d);
-	f->len = out.len < sizeof(f->body) ? out.len : 0;
-	memcpy(f->body, out.data, f->len);
-	json_out_free(&out);
+	size_t len;
+	char *body = json_out_take(&out, &len);
+	f->len = len < sizeof(f->body) ? len : 0;
+	if (body != NULL)
+		memcpy(f->body, body, f->len);
+	free(body);
 }

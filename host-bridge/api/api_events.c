@@ -178,7 +178,7 @@ static void watch(struct api_request *r, const char *sandbox_id, bool last)
 	struct json_out first = {0};
 	struct event_stream *s = calloc(1, sizeof(*s));
 	if (s == NULL) {
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 		api_fail(r, &e, NULL);
 		return;
 	}

@@ -20,6 +20,7 @@ struct list {
 	struct page page;
 	struct item *items; /* in order; room for one more than the page holds */
 	size_t count;
+	bool lacks; /* one that there was no memory for */
 };
 
 static void on_free(struct ask *a)
@@ -43,8 +44,10 @@ static void add(struct list *l, const Sandgate__ExecState *x)
 		return;
 	strcpy(item.id, x->exec_id);
 	item.packed = malloc(sandgate__exec_state__get_packed_size(x) + 1);
-	if (item.packed == NULL)
+	if (item.packed == NULL) {
+		l->lacks = true;
 		return;
+	}
 	item.len = sandgate__exec_state__pack(x, item.packed);
 	if (l->count > l->page.limit)
 		free(l->items[--l->count].packed);
@@ -58,6 +61,7 @@ static void reply(struct list *l)
 	struct json_out out = {0};
 	size_t len, n = l->count < l->page.limit ? l->count : l->page.limit;
 	char token[PAGE_TOKEN_MAX];
+	out.failed = l->lacks;
 	json_out_object(&out, NULL);
 	json_out_array(&out, "items");
 	for (size_t i = 0; i < n; i++) {
@@ -65,6 +69,7 @@ static void reply(struct list *l)
 		    sandgate__exec_state__unpack(NULL, l->items[i].len, l->items[i].packed);
 		if (x != NULL)
 			result_json_exec(&out, x);
+		out.failed |= x == NULL;
 		sandgate__exec_state__free_unpacked(x, NULL);
 	}
 	json_out_end(&out, ']');
@@ -103,7 +108,7 @@ static void list(struct api_request *r, struct sandbox *s, char *data, size_t le
 	}
 	l->items = calloc(l->page.limit + 2, sizeof(*l->items));
 	if (l->items == NULL) {
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 		ask_fail(&l->ask, &e);
 		return;
 	}

@@ -6,6 +6,7 @@
 #include "host-bridge/api/metrics.h"
 #include "host-bridge/api/quota.h"
 #include "host-bridge/api/sandbox_body.h"
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/snapshot.h"
 
 /* Lives until the last child is ready, whether the client still waits or not. */
@@ -36,9 +37,21 @@ static void let_go(struct fork *f, bool drop)
 	}
 }
 
+static char *children_text(const struct fork *f)
+{
+	json_t *items = json_array();
+	for (unsigned i = 0; i < f->made; i++)
+		doc_append(&items, sandbox_json(f->children[i]));
+	return api_json_text(json_pack("{s:o}", "items", items));
+}
+
+/* The reply is made first: children that nobody is told of are of no use. */
 static void finish(struct fork *f)
 {
 	bool failed = f->failure.code != ERR_NONE;
+	char *text = !failed && f->r != NULL ? children_text(f) : NULL;
+	if (!failed && f->r != NULL && text == NULL)
+		failed = err_set(&f->failure, ERR_CAPACITY, "out of memory") < 0;
 	if (!failed && f->r != NULL)
 		failed = sandbox_confirm(f->children, f->made, &f->failure) < 0;
 	if (f->r != NULL)
@@ -47,12 +60,10 @@ static void finish(struct fork *f)
 	if (f->r != NULL && failed) {
 		struct api_details d = {0};
 		quota_explain(f->r->api->quota, f->workspace, &f->failure, &d);
+		free(text);
 		api_fail(f->r, &f->failure, &d);
 	} else if (f->r != NULL) {
-		json_t *items = json_array();
-		for (unsigned i = 0; i < f->made; i++)
-			json_array_append_new(items, sandbox_json(f->children[i]));
-		api_reply_json(f->r, 201, json_pack("{s:o}", "items", items));
+		api_reply_text(f->r, 201, text);
 	}
 	json_decref(f->metadata);
 	free(f);
@@ -114,7 +125,7 @@ static void make_fork(struct api_request *r, char *data, size_t len, unsigned ch
 		return;
 	struct fork *f = calloc(1, sizeof(*f));
 	if (f == NULL)
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 	if (f == NULL || sandbox_body_snapshot(data, len, true, &body, &e) < 0) {
 		free(f);
 		api_fail(r, &e, NULL);

@@ -51,7 +51,7 @@ void api_openapi(struct api_request *r, char *data, size_t len)
 	char *copy = malloc(openapi_json_len);
 	if (copy != NULL)
 		memcpy(copy, openapi_json, openapi_json_len);
-	api_reply_take(r, 200, "application/json", copy, copy != NULL ? openapi_json_len : 0);
+	api_reply_take(r, 200, "application/json", copy, openapi_json_len);
 }
 
 void api_metrics(struct api_request *r, char *data, size_t len)
@@ -79,7 +79,10 @@ static json_t *node_json(struct api *api)
 	json_t *node = json_pack("{s:s,s:b,s:o}", "node", api->settings->node, "draining",
 	                         api->draining, "versions", versions());
 	json_t *set = sandbox_set_json(api->sandboxes);
-	json_object_update(node, set);
+	if (json_object_update(node, set) < 0) {
+		json_decref(node);
+		node = NULL;
+	}
 	json_decref(set);
 	return node;
 }
@@ -132,7 +135,7 @@ void api_quota(struct api_request *r, char *data, size_t len)
 	(void)data;
 	(void)len;
 	if (q == NULL) {
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 		api_fail(r, &e, NULL);
 		return;
 	}

@@ -183,7 +183,7 @@ void api_sandbox_metrics(struct api_request *r, char *data, size_t len)
 	(void)len;
 	if (g == NULL) {
 		if (s != NULL) {
-			err_set(&e, ERR_INTERNAL, "out of memory");
+			err_set(&e, ERR_CAPACITY, "out of memory");
 			api_fail(r, &e, NULL);
 		}
 		return;

@@ -11,6 +11,7 @@
 #include "host-bridge/api/quota.h"
 #include "host-bridge/api/sandbox_body.h"
 #include "host-bridge/exec/result_json.h"
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/snapshot.h"
 
 /* ---- create ---- */
@@ -22,26 +23,32 @@ struct creation {
 	bool replay; /* of an Idempotency-Key: somebody else made it */
 };
 
-static void reply_created(struct api_request *r, struct sandbox *s)
+static void reply_created(struct api_request *r, struct sandbox *s, char *text)
 {
 	char location[128];
 	snprintf(location, sizeof(location), "/v1/sandboxes/%s", sandbox_id(s));
 	http_set_header(r->x, "Location", location);
 	snprintf(r->sandbox_id, sizeof(r->sandbox_id), "%s", sandbox_id(s));
-	api_reply_json(r, 201, sandbox_json(s));
+	api_reply_text(r, 201, text);
 }
 
-/* A sandbox that never ran has no use for a client that was not told its id. */
+/* A sandbox has no use for a client that was not told its id. */
 static void on_ready(struct sandbox *s, const struct err *e, void *arg)
 {
 	struct creation c = *(struct creation *)arg;
 	struct api_request *r = c.r;
 	free(arg);
 	r->on_gone = NULL;
+	struct err mute;
+	char *text = e == NULL ? api_json_text(sandbox_json(s)) : NULL;
+	if (e == NULL && text == NULL) {
+		err_set(&mute, ERR_CAPACITY, "out of memory");
+		e = &mute;
+	}
 	if (!c.replay)
 		metrics_sandbox(r->api->metrics, e == NULL, ev_now(r->api->loop) - r->received);
 	if (e == NULL) {
-		reply_created(r, s);
+		reply_created(r, s, text);
 		return;
 	}
 	if (!c.replay)
@@ -133,7 +140,7 @@ void api_sandbox_create(struct api_request *r, char *data, size_t len)
 	json_t *doc = sandbox_body_parse(r, data, len, &spec, &e);
 	struct creation *c = doc != NULL ? calloc(1, sizeof(*c)) : NULL;
 	if (doc != NULL && c == NULL)
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 	if (c != NULL && take_key(r, &spec, &e) == 0) {
 		c->r = r;
 		create(c, &spec);
@@ -198,7 +205,7 @@ void api_sandbox_list(struct api_request *r, char *data, size_t len)
 	struct sandbox *s = NULL;
 	while (!list.more && (s = sandbox_next(r->api->sandboxes, s)) != NULL)
 		if (passes(r, &f, s) && page_list_takes(&list, sandbox_id(s)))
-			json_array_append_new(list.items, sandbox_json(s));
+			doc_append(&list.items, sandbox_json(s));
 	page_list_reply(&list, r);
 }
 
@@ -286,7 +293,9 @@ void api_sandbox_delete(struct api_request *r, char *data, size_t len)
 		return;
 	}
 	struct deferred *d = deferred_create(r);
-	if (d != NULL)
-		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED, on_deleted,
-		               d);
+	if (d != NULL && sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_SANDBOX_DELETED,
+	                                on_deleted, d) < 0) {
+		err_set(&e, ERR_CAPACITY, "out of memory");
+		deferred_fail(d, &e);
+	}
 }

@@ -1,5 +1,6 @@
 /* Snapshots of sandboxes, forks, pause and resume. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "host-bridge/api/ask.h"
@@ -7,6 +8,7 @@
 #include "host-bridge/api/handlers.h"
 #include "host-bridge/api/page.h"
 #include "host-bridge/api/sandbox_body.h"
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/snapshot.h"
 
 /* ---- pause, resume, hibernate, wake ---- */
@@ -58,16 +60,25 @@ void api_sandbox_wake(struct api_request *r, char *data, size_t len)
 static void on_snapshot(struct sandbox *s, struct snapshot *n, const struct err *e, void *arg)
 {
 	struct deferred *d = arg;
+	struct sandbox_set *set = sandbox_set_of(s);
+	struct err mute, ignored;
 	char location[160];
-	if (e != NULL) {
-		deferred_fail(d, e);
-		return;
+	char *text = e == NULL ? api_json_text(snapshot_json(set, n)) : NULL;
+	if (e == NULL && text == NULL) { /* of no use to whom it cannot be named to */
+		snapshot_delete(set, n, &ignored);
+		err_set(&mute, ERR_CAPACITY, "out of memory");
+		e = &mute;
 	}
-	if (d->r != NULL) {
+	struct api_request *r = deferred_end(d);
+	if (r == NULL) {
+		free(text);
+	} else if (e != NULL) {
+		api_fail(r, e, NULL);
+	} else {
 		snprintf(location, sizeof(location), "/v1/snapshots/%s", n->id);
-		http_set_header(d->r->x, "Location", location);
+		http_set_header(r->x, "Location", location);
+		api_reply_text(r, 201, text);
 	}
-	deferred_reply(d, 201, snapshot_json(sandbox_set_of(s), n));
 }
 
 void api_snapshot_create(struct api_request *r, char *data, size_t len)
@@ -108,7 +119,7 @@ void api_snapshot_list(struct api_request *r, char *data, size_t len)
 	while (!list.more && (n = snapshot_next(r->api->sandboxes, n)) != NULL)
 		if (may_see(r, n) && (of == NULL || strcmp(of, n->sandbox_id) == 0) &&
 		    page_list_takes(&list, n->id))
-			json_array_append_new(list.items, snapshot_json(r->api->sandboxes, n));
+			doc_append(&list.items, snapshot_json(r->api->sandboxes, n));
 	page_list_reply(&list, r);
 }
 

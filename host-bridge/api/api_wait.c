@@ -92,7 +92,7 @@ void api_sandbox_wait(struct api_request *r, char *data, size_t len)
 	}
 	struct wait *w = calloc(1, sizeof(*w));
 	if (w == NULL) {
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 		api_fail(r, &e, NULL);
 		return;
 	}

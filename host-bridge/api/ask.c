@@ -22,7 +22,7 @@ void *ask_create(struct api_request *r, struct sandbox *s, size_t size)
 	struct err e;
 	struct ask *a = calloc(1, size);
 	if (a == NULL) {
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 		api_fail(r, &e, NULL);
 		return NULL;
 	}
@@ -149,7 +149,7 @@ static void wait_ready(const struct waiter *what)
 	struct err e;
 	struct waiter *w = malloc(sizeof(*w));
 	if (w == NULL) {
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 		api_fail(what->r, &e, NULL);
 		return;
 	}

@@ -20,7 +20,7 @@ struct audit *audit_open(const char *path, struct err *e)
 {
 	struct audit *a = malloc(sizeof(*a));
 	if (a == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	a->fd = -1;

@@ -52,7 +52,7 @@ struct auth *auth_create(struct ev_loop *loop, const char *token_file, const cha
 	struct auth *a = calloc(1, sizeof(*a));
 	if (a == NULL || sodium_init() < 0) {
 		free(a);
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	a->loop = loop;

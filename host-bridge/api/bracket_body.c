@@ -198,7 +198,7 @@ static int take_env(struct bracket_body *b, json_t *env, struct err *e)
 	b->env = calloc(room, sizeof(*b->env));
 	b->env_list = calloc(room, sizeof(Sandgate__EnvVar *));
 	if (b->env == NULL || b->env_list == NULL)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	json_object_foreach (env, key, value) {
 		Sandgate__EnvVar *v = b->env_list[n] = &b->env[n];
 		const struct body_str name = {key, strlen(key)},

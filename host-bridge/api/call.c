@@ -317,7 +317,7 @@ void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
 	struct quota_use *use = quota_use(r->api->quota, sandbox_spec(s)->workspace);
 	if (c == NULL) {
 		call_request_free(q);
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 		api_fail(r, &e, NULL);
 		return;
 	}

@@ -12,7 +12,7 @@ struct deferred *deferred_create(struct api_request *r)
 	struct err e = {0};
 	struct deferred *d = malloc(sizeof(*d));
 	if (d == NULL) {
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 		api_fail(r, &e, NULL);
 		return NULL;
 	}

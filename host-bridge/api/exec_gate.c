@@ -126,7 +126,7 @@ void exec_gate_start(struct api_request *r, struct sandbox *s, enum call_kind ki
 	struct exec_gate *g = u != NULL ? calloc(1, sizeof(*g)) : NULL;
 	if (g == NULL) {
 		call_request_free(q);
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 		api_fail(r, &e, NULL);
 		return;
 	}

@@ -299,7 +299,7 @@ void hub_watch(struct api_request *r, struct sandbox *s, const char *exec_id, ui
 	if (w == NULL) {
 		if (h != NULL)
 			hub_destroy(h);
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 		api_fail(r, &e, NULL);
 		return;
 	}

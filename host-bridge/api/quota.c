@@ -8,6 +8,8 @@
 
 #include "proto/clock.h"
 
+#include "host-bridge/http/doc.h"
+
 #define MINUTE_S 60.
 #define CLOCK_SLACK_S 1e-6 /* sums of parts of a minute are not exact */
 
@@ -129,7 +131,7 @@ int quota_room(struct quota *q, const struct sandbox_spec *like, unsigned count,
 	};
 	struct quota_use *u = quota_use(q, like->workspace);
 	if (u == NULL)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	return judge(q, u, more, e);
 }
 
@@ -140,7 +142,7 @@ static int on_create(const struct sandbox_spec *spec, void *arg, struct err *e)
 	struct quota *q = arg;
 	struct quota_use *u = quota_use(q, spec->workspace);
 	if (u == NULL)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	if (judge(q, u, more, e) < 0)
 		return -1;
 	meter_create(u,
@@ -192,11 +194,10 @@ json_t *quota_json(const struct quota *q, const struct quota_use *u)
 	for (int i = 0; i < LIMIT_COUNT; i++) {
 		char key[64];
 		snprintf(key, sizeof(key), "%s_used", tokens_limit_names[i]);
-		json_object_set_new(doc, key, json_integer((json_int_t)used[i]));
+		doc_set(&doc, key, json_integer((json_int_t)used[i]));
 		snprintf(key, sizeof(key), "%s_limit", tokens_limit_names[i]);
-		json_object_set_new(doc, key,
-		                    max[i] == LIMIT_NONE ? json_null()
-		                                         : json_integer((json_int_t)max[i]));
+		doc_set(&doc, key,
+		        max[i] == LIMIT_NONE ? json_null() : json_integer((json_int_t)max[i]));
 	}
 	return doc;
 }
@@ -207,7 +208,7 @@ struct quota *quota_create(struct api *api, struct err *e)
 {
 	struct quota *q = calloc(1, sizeof(*q));
 	if (q == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	q->api = api;

@@ -8,6 +8,7 @@
 #include "host-bridge/api/attach_body.h"
 #include "host-bridge/exec/exec_body.h"
 #include "host-bridge/http/body.h"
+#include "host-bridge/http/doc.h"
 
 struct resource_fields {
 	struct body_int vcpus, memory_mib, disk_mib;
@@ -82,9 +83,9 @@ static int check_metadata(json_t *metadata, struct err *e)
 static int take_digest(json_t *doc, char hex[65], struct err *e)
 {
 	unsigned char hash[32];
-	char *text = json_dumps(doc, JSON_COMPACT | JSON_SORT_KEYS);
+	char *text = doc_text(doc, JSON_COMPACT | JSON_SORT_KEYS);
 	if (text == NULL)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	crypto_generichash(hash, sizeof(hash), (unsigned char *)text, strlen(text), NULL, 0);
 	sodium_bin2hex(hex, 65, hash, sizeof(hash));
 	free(text);
@@ -212,12 +213,14 @@ static const struct body_field change_table[] = {
 static json_t *merged(json_t *old, json_t *patch)
 {
 	const char *key;
-	json_t *value, *result = old != NULL ? json_copy(old) : json_object();
+	json_t *value, *result;
+	if (doc_copy(&result, old, NULL) == 0 && result == NULL)
+		result = json_object();
 	json_object_foreach (patch, key, value) {
 		if (json_is_null(value))
 			json_object_del(result, key);
 		else
-			json_object_set(result, key, value);
+			doc_set(&result, key, json_incref(value));
 	}
 	return result;
 }
@@ -238,8 +241,11 @@ int sandbox_body_change(const char *data, size_t len, json_t *metadata,
 		out->patch.max_lifetime_seconds = &out->max_lifetime_seconds;
 	if (f.persistent.set)
 		out->patch.persistent = &out->persistent;
-	if (f.metadata != NULL)
+	bool changes = f.metadata != NULL;
+	if (changes)
 		out->patch.metadata = merged(metadata, f.metadata);
 	json_decref(doc);
-	return out->patch.metadata != NULL ? check_metadata(out->patch.metadata, e) : 0;
+	if (changes && out->patch.metadata == NULL)
+		return err_set(e, ERR_CAPACITY, "out of memory");
+	return changes ? check_metadata(out->patch.metadata, e) : 0;
 }

@@ -242,6 +242,8 @@ void sse_open(struct sse *s, struct api_request *r)
 bool sse_write(struct sse *s, const struct json_out *events)
 {
 	s->wrote = ev_now(s->r->api->loop);
+	if (events->failed) /* half an event, and what it told is missing */
+		http_break(s->r->x);
 	return http_write(s->r->x, events->data, events->len);
 }
 

@@ -152,7 +152,7 @@ static int take_line(const char *line, const char *where, struct tokens *to, str
 		               TOKENS_LINES_MAX);
 	if (kind == TOKENS_TOKEN ? add_token(to, &t) : add_limits(to, &l))
 		return 0;
-	return err_set(e, ERR_INTERNAL, "out of memory");
+	return err_set(e, ERR_CAPACITY, "out of memory");
 }
 
 int tokens_load(const char *path, struct tokens *out, struct err *e)

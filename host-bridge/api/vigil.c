@@ -196,7 +196,7 @@ static void on_state(struct vigil *v, const Sandgate__ExecState *s)
 	}
 	v->breaks = 0;
 	if (keep_state(v, s) < 0) {
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 		fail_all(v, &e);
 		return;
 	}
@@ -313,7 +313,7 @@ void vigil_wait(struct api_request *r, struct sandbox *s, enum dial_kind kind, d
 		v = made = vigil_create(r, s, kind);
 	if (w == NULL || v == NULL) {
 		free(w);
-		err_set(&e, ERR_INTERNAL, "out of memory");
+		err_set(&e, ERR_CAPACITY, "out of memory");
 		api_fail(r, &e, NULL);
 		return;
 	}

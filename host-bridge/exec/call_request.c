@@ -149,7 +149,7 @@ static int take_stdin(struct call_request *q, const struct exec_fields *f, struc
 	size_t len, room = f->input_base64.len / 4 * 3 + 3;
 	q->stdin_decoded = malloc(room);
 	if (q->stdin_decoded == NULL)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	if (sodium_base642bin(q->stdin_decoded, room, f->input_base64.s, f->input_base64.len,
 	                      NULL, &len, NULL, sodium_base64_VARIANT_ORIGINAL) < 0)
 		return err_field(e, ERR_INVALID_FIELD, "stdin_base64",
@@ -229,7 +229,7 @@ static int build(struct call_request *q, const struct exec_fields *f,
 		return -1;
 	if (take_env(q, d->env, f->env) < 0 || take_argv(q, f->argv) < 0 ||
 	    take_capabilities(q, f->capabilities) < 0 || take_digest(q) < 0)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	take_id(q, &f->exec_id);
 	x->keep_output = q->id_given || detached || f->on_disconnect.v == 1;
 	cut_stdin(q);
@@ -246,7 +246,7 @@ struct call_request *call_request_parse(const char *data, size_t len, json_t *de
 	struct exec_fields own = {0}, fallback = {0};
 	struct call_request *q = calloc(1, sizeof(*q));
 	if (q == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	q->defaults = json_incref(defaults);

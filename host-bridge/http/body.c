@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "host-bridge/http/doc.h"
+
 /* Where we are in the document: "limits." */
 struct place {
 	const char *prefix;
@@ -227,6 +229,10 @@ static void say_why(const json_error_t *why, struct err *e)
 {
 	enum err_code code = ERR_INVALID_FIELD;
 	const char *what;
+	if (doc_no_memory(why)) {
+		err_set(e, ERR_CAPACITY, "out of memory");
+		return;
+	}
 	if (json_error_code(why) == json_error_null_byte_in_key) {
 		what = "a field's name must not contain a NUL";
 	} else if (json_error_code(why) == json_error_duplicate_key) {
@@ -244,12 +250,12 @@ json_t *body_parse(const char *data, size_t len, const struct body_field *fields
                    struct err *e)
 {
 	json_error_t why;
-	json_t *doc =
-	    len == 0 ? json_object()
-	             : json_loadb(data, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+	json_t *doc = len == 0
+	                  ? json_object()
+	                  : doc_parse(data, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 	if (doc == NULL) {
 		if (len == 0)
-			err_set(e, ERR_INTERNAL, "out of memory");
+			err_set(e, ERR_CAPACITY, "out of memory");
 		else
 			say_why(&why, e);
 		return NULL;

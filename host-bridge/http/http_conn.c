@@ -38,6 +38,7 @@ void http_conn_break(struct http_conn *c)
 {
 	struct linger reset = {.l_onoff = 1};
 
+	c->out.closed = true;
 	/* Where the end of the connection would pass for the end of the body. */
 	if (c->x->begun && !c->x->chunked)
 		setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);

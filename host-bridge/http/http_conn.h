@@ -50,7 +50,8 @@ void http_conn_expire(struct http_conn *c);
 void http_conn_hangup(struct http_conn *c, bool broken);
 /* The exchange is answered: forget it, and close or go on. */
 void http_conn_answered(struct http_conn *c, bool keep_alive);
-/* Destroy it at the next flush, so that the reader sees the response of `x` cut off. */
+/* Destroy it at the next flush, so that the reader sees the response of `x` cut off where it is
+ * now: nothing more of it is sent. */
 void http_conn_break(struct http_conn *c);
 /* Whether the rest of the request body can be read past at little cost. */
 bool http_conn_can_skip_body(const struct http_conn *c);

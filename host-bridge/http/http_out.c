@@ -35,6 +35,8 @@ int http_out_add(struct http_out *o, const void *data, size_t len)
 {
 	struct http_segment *s = o->last;
 
+	if (o->closed)
+		return -1;
 	if (len == 0)
 		return 0;
 	if (!s || s->cap - s->len < len) {
@@ -50,11 +52,11 @@ int http_out_add(struct http_out *o, const void *data, size_t len)
 
 int http_out_take(struct http_out *o, void *data, size_t len)
 {
-	struct http_segment *s = len > 0 ? append(o, 0) : NULL;
+	struct http_segment *s = len > 0 && !o->closed ? append(o, 0) : NULL;
 
 	if (!s) {
 		free(data);
-		return len > 0 ? -1 : 0;
+		return len > 0 || o->closed ? -1 : 0;
 	}
 	s->data = data;
 	s->len = s->cap = len;

@@ -6,6 +6,7 @@
 #ifndef SANDGATE_HTTP_OUT_H
 #define SANDGATE_HTTP_OUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -13,10 +14,11 @@ struct http_segment;
 
 struct http_out {
 	struct http_segment *first, *last;
-	size_t len; /* unsent bytes */
+	size_t len;  /* unsent bytes */
+	bool closed; /* it takes no more: something is missing in front of that */
 };
 
-/* Queue a copy. -1 when memory is out: the queue is unchanged. */
+/* Queue a copy. -1 when memory is out, or it is closed: the queue is unchanged. */
 int http_out_add(struct http_out *o, const void *data, size_t len);
 /* Queue malloc'd bytes, taking them over (also on failure, when they are freed). */
 int http_out_take(struct http_out *o, void *data, size_t len);

@@ -199,6 +199,12 @@ bool http_write(struct http_exchange *x, const void *data, size_t len)
 	return !x->wants_room;
 }
 
+void http_break(struct http_exchange *x)
+{
+	if (!x->gone)
+		http_conn_break(x->conn);
+}
+
 size_t http_unsent(const struct http_exchange *x)
 {
 	return x->conn->out.len;

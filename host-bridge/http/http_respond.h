@@ -34,6 +34,9 @@ bool http_begun(const struct http_exchange *x);
 bool http_write(struct http_exchange *x, const void *data, size_t len);
 /* Unsent response bytes of this exchange. */
 size_t http_unsent(const struct http_exchange *x);
+/* What comes next could not be made: the response ends here, and on_gone follows as if the
+ * client had left; what is written until then is dropped. */
+void http_break(struct http_exchange *x);
 /* The response is complete. */
 void http_end(struct http_exchange *x);
 /* Break the connection off without a proper end (the reader sees a truncated body). */

@@ -179,7 +179,9 @@ static void on_kick(struct ev_loop *loop, ev_timer *w, int revents)
 	struct link *l = w->data;
 	(void)loop;
 	(void)revents;
-	if (l->state == CONNECTING)
+	if (l->lacks)
+		link_end_with(l, ERR_CAPACITY, "out of memory");
+	else if (l->state == CONNECTING)
 		link_connect(l);
 	else
 		link_parse(l);
@@ -225,7 +227,7 @@ struct link *link_create_behind(struct link_gate *g, bool urgent, struct ev_loop
 {
 	struct link *l = calloc(1, sizeof(*l));
 	if (l == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	l->loop = loop;
@@ -259,7 +261,7 @@ int link_open(struct link *l, Sandgate__Open *open, unsigned deadline_ms,
 		return err_set(e, ERR_TOO_LARGE, "the request is over %u bytes",
 		               FRAME_MAX_TO_GUEST);
 	if (link_queue(l, &f) < 0)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	l->handlers_copy = *h;
 	l->handlers = &l->handlers_copy;
 	l->owner = owner;

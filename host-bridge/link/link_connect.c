@@ -23,7 +23,7 @@ static void on_connected(int fd, const uint8_t *early, size_t early_len, const s
 	l->write_dead = l->data_waits = false;
 	uint8_t *room = early_len > 0 ? link_buf_room(&l->in, early_len) : NULL;
 	if (early_len > 0 && room == NULL) {
-		link_end_with(l, ERR_INTERNAL, "out of memory");
+		link_end_with(l, ERR_CAPACITY, "out of memory");
 		return;
 	}
 	if (early_len > 0) {

@@ -38,6 +38,7 @@ struct link {
 	size_t open_size; /* bytes at the front of `out` that are Open, while it is not sent */
 	bool sent;        /* the kernel took the whole Open */
 	bool write_dead;  /* writing failed; what the peer said before is still read */
+	bool lacks;       /* it could not be told something, for want of memory: it ends soon */
 	bool room_wanted;
 	bool paused;
 	bool data_waits; /* paused, and the socket has bytes: no use in watching it */

@@ -86,8 +86,14 @@ void link_parse(struct link *l)
 		if (s == FRAME_NEED_MORE)
 			break;
 		Sandgate__GuestFrame *g = NULL;
+		bool lacks = false;
 		if (s == FRAME_OK)
-			g = link_unpack(f.payload, f.payload_len);
+			g = link_unpack(f.payload, f.payload_len, &lacks);
+		if (lacks) {
+			link_unpack_free(g);
+			link_end_with(l, ERR_CAPACITY, "out of memory");
+			break;
+		}
 		if (g == NULL) {
 			link_end_with(l, ERR_PROTOCOL, "the agent sent garbage");
 			break;
@@ -135,7 +141,7 @@ void link_readable(struct link *l)
 	size_t room = IN_MAX - link_buf_len(&l->in);
 	uint8_t *to = link_buf_room(&l->in, room < LINK_TURN_MAX ? room : LINK_TURN_MAX);
 	if (to == NULL) {
-		link_end_with(l, ERR_INTERNAL, "out of memory");
+		link_end_with(l, ERR_CAPACITY, "out of memory");
 		return;
 	}
 	ssize_t n = recv(l->fd, to, room < LINK_TURN_MAX ? room : LINK_TURN_MAX, MSG_DONTWAIT);

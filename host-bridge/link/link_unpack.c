@@ -4,13 +4,20 @@
 
 #include "proto/limits.h"
 
+struct budget {
+	size_t left;
+	bool lacks;
+};
+
 static void *on_alloc(void *data, size_t size)
 {
-	size_t *left = data;
-	if (size > *left)
+	struct budget *b = data;
+	if (size > b->left)
 		return NULL;
-	*left -= size;
-	return malloc(size);
+	b->left -= size;
+	void *p = malloc(size);
+	b->lacks |= p == NULL;
+	return p;
 }
 
 static void on_free(void *data, void *p)
@@ -19,11 +26,13 @@ static void on_free(void *data, void *p)
 	free(p);
 }
 
-Sandgate__GuestFrame *link_unpack(const uint8_t *payload, size_t len)
+Sandgate__GuestFrame *link_unpack(const uint8_t *payload, size_t len, bool *lacks)
 {
-	size_t left = UNPACK_MAX;
-	ProtobufCAllocator budget = {on_alloc, on_free, &left};
-	return sandgate__guest_frame__unpack(&budget, len, payload);
+	struct budget b = {.left = UNPACK_MAX};
+	ProtobufCAllocator allocator = {on_alloc, on_free, &b};
+	Sandgate__GuestFrame *f = sandgate__guest_frame__unpack(&allocator, len, payload);
+	*lacks = b.lacks;
+	return f;
 }
 
 void link_unpack_free(Sandgate__GuestFrame *f)

@@ -66,8 +66,11 @@ int link_send(struct link *l, const Sandgate__HostFrame *f)
 	bool idle = link_buf_len(&l->out) == 0;
 	if (l->state == ENDED)
 		return 0;
-	if (link_queue(l, f) < 0)
+	if (link_queue(l, f) < 0) { /* who said it must not wait for an answer for ever */
+		l->lacks = true;
+		link_timer_in(l, &l->kick, 0);
 		return -1;
+	}
 	if (idle && l->state != CONNECTING)
 		link_flush(l);
 	link_update_io(l);

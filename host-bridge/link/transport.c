@@ -189,7 +189,7 @@ transport_connect(struct ev_loop *loop, const struct endpoint *to, unsigned dead
 {
 	struct transport_try *t = calloc(1, sizeof(*t));
 	if (t == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	t->loop = loop;

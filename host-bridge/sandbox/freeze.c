@@ -20,6 +20,7 @@ struct freeze {
 	bool lets_go_on; /* Resume ends what was begun here */
 	int64_t told_ms; /* the wall clock that Resume tells; 0: somebody else's */
 	unsigned told;   /* how often */
+	ev_timer again;  /* Resume could not even be asked */
 	struct freeze_result result;
 	void (*on_done)(const struct freeze_result *r, void *arg);
 	void *arg;
@@ -29,6 +30,7 @@ void freeze_cancel(struct freeze *f)
 {
 	if (f == NULL)
 		return;
+	ev_timer_stop(f->t.loop, &f->again);
 	link_destroy(f->link, false);
 	if (f->in_vm)
 		vm_ask_cancel(f->t.vm);
@@ -159,8 +161,22 @@ static void resume(struct freeze *f)
 	f->told = 0;
 	if (ask_resume(f, &same, &e) == 0)
 		return;
+	link_destroy(f->link, false);
+	f->link = NULL;
+	if (e.code == ERR_CAPACITY) {
+		ev_timer_set(&f->again, SHORTAGE_RETRY_S, 0.);
+		ev_timer_start(f->t.loop, &f->again);
+		return;
+	}
 	note(&f->result.lost, &e);
 	done(f);
+}
+
+static void on_again(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)loop;
+	(void)revents;
+	resume(w->data);
 }
 
 /* ---- the VM ---- */
@@ -264,10 +280,12 @@ static struct freeze *create(const struct freeze_target *t, const char *dir,
 {
 	struct freeze *f = calloc(1, sizeof(*f));
 	if (f == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	f->t = *t;
+	ev_timer_init(&f->again, on_again, 0., 0.);
+	f->again.data = f;
 	f->result.generation = t->generation;
 	f->on_done = on_done;
 	f->arg = arg;

@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "host-bridge/http/doc.h"
 #include "proto/limits.h"
 
 #define GREETING "qmp_capabilities" /* the first command of every conversation */
@@ -41,12 +42,13 @@ struct qmp_step *qmp_add(struct qmp_script *s, const char *execute, const char *
 		va_start(ap, arguments);
 		a = json_vpack_ex(NULL, 0, arguments, ap);
 		va_end(ap);
-		s->broken |= a == NULL;
+		s->lacks |= a == NULL;
 	}
 	json_t *command = json_pack("{s:s, s:o*}", "execute", execute, "arguments", a);
 	if (command == NULL || s->count == QMP_STEPS_MAX) {
+		s->lacks |= command == NULL;
+		s->too_long |= command != NULL;
 		json_decref(command);
-		s->broken = true;
 		return &nowhere;
 	}
 	struct qmp_step *step = &s->steps[s->count++];
@@ -98,6 +100,13 @@ static void fail(struct qmp *q, const char *what, const char *why)
 	finish(q, &e);
 }
 
+static void no_memory(struct qmp *q)
+{
+	struct err e = {0};
+	err_set(&e, ERR_CAPACITY, "QEMU's monitor cannot be asked: out of memory");
+	finish(q, &e);
+}
+
 /* It does so when it ends. */
 static void hung_up(struct qmp *q)
 {
@@ -145,9 +154,9 @@ static bool send_step(struct qmp *q)
 		q->answered = false;
 		q->told = step->event == NULL;
 		q->out_sent = 0;
-		q->out = json_dumps(step->command, JSON_COMPACT);
+		q->out = doc_text(step->command, JSON_COMPACT);
 		if (q->out == NULL) {
-			fail(q, "cannot be asked: ", "out of memory");
+			no_memory(q);
 			return false;
 		}
 		q->out_len = strlen(q->out);
@@ -231,7 +240,12 @@ static bool on_message(struct qmp *q, const json_t *m)
 /* False when `q` is gone. */
 static bool on_line(struct qmp *q, const char *line, size_t len)
 {
-	json_t *m = json_loadb(line, len, 0, NULL);
+	json_error_t fault;
+	json_t *m = doc_parse(line, len, 0, &fault);
+	if (m == NULL && doc_no_memory(&fault)) {
+		no_memory(q);
+		return false;
+	}
 	if (m == NULL) {
 		fail(q, "says what is no JSON", "");
 		return false;
@@ -305,10 +319,12 @@ struct qmp *qmp_run(struct ev_loop *loop, const char *path, struct qmp_script *s
                     struct err *e)
 {
 	struct qmp *q = calloc(1, sizeof(*q));
-	if (q == NULL || script->broken || script->count == 0) {
+	if (q == NULL || script->lacks || script->too_long || script->count == 0) {
+		bool lacks = q == NULL || script->lacks;
 		qmp_script_free(script);
 		free(q);
-		err_set(e, ERR_INTERNAL, "a script for QEMU's monitor could not be made");
+		err_set(e, lacks ? ERR_CAPACITY : ERR_INTERNAL,
+		        "a script for QEMU's monitor could not be made");
 		return NULL;
 	}
 	q->loop = loop;

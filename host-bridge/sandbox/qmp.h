@@ -31,7 +31,8 @@ struct qmp_step {
 struct qmp_script {
 	struct qmp_step steps[QMP_STEPS_MAX];
 	unsigned count;
-	bool broken; /* out of memory, or too long: told when it is run */
+	bool lacks,
+	    too_long; /* it could not be made, for want of memory or room: told when run */
 };
 
 /* Append a command; `arguments` is as for json_pack, NULL for none. Returns the step, for an

@@ -47,6 +47,8 @@ static int db_error(struct registry *r, struct err *e, const char *what)
 	int why = sqlite3_errcode(r->db), errnum = 0;
 	if (why == SQLITE_FULL)
 		code = ERR_STORAGE_FULL;
+	else if (why == SQLITE_NOMEM)
+		code = ERR_CAPACITY;
 	else if (why == SQLITE_IOERR || why == SQLITE_CANTOPEN)
 		code = err_of_errno(errnum = sqlite3_system_errno(r->db), code);
 	return err_errno(e, code, errnum, "the registry: %s: %s", what, sqlite3_errmsg(r->db));
@@ -159,7 +161,7 @@ struct registry *registry_open(const char *state_dir, struct err *e)
 {
 	struct registry *r = calloc(1, sizeof(*r));
 	if (r == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	r->lock = lock_dir(state_dir, e);
@@ -221,29 +223,40 @@ int registry_end(struct registry *r, bool keep, struct err *e)
 	return rc;
 }
 
-static const char *text_of(sqlite3_stmt *s, int column)
+/* No column is ever NULL: without a text there was no memory for it, as `*lacks` says then. */
+static const char *text_of(sqlite3_stmt *s, int column, bool *lacks)
 {
 	const char *t = (const char *)sqlite3_column_text(s, column);
-	return t != NULL ? t : "";
+	*lacks |= t == NULL;
+	return t;
+}
+
+static int no_memory(sqlite3_stmt *s, struct err *e)
+{
+	sqlite3_reset(s);
+	return err_set(e, ERR_CAPACITY, "the registry: read: out of memory");
 }
 
 int registry_each(struct registry *r, void (*each)(const struct registry_row *row, void *arg),
                   void *arg, struct err *e)
 {
+	bool lacks = false;
 	int rc;
 	while ((rc = sqlite3_step(r->each)) == SQLITE_ROW) {
 		struct registry_row row = {
-		    .id = text_of(r->each, 0),
-		    .workspace = text_of(r->each, 1),
-		    .launcher = text_of(r->each, 2),
-		    .status = text_of(r->each, 3),
-		    .spec = text_of(r->each, 4),
-		    .state = text_of(r->each, 5),
-		    .idempotency_key = text_of(r->each, 6),
-		    .request_digest = text_of(r->each, 7),
+		    .id = text_of(r->each, 0, &lacks),
+		    .workspace = text_of(r->each, 1, &lacks),
+		    .launcher = text_of(r->each, 2, &lacks),
+		    .status = text_of(r->each, 3, &lacks),
+		    .spec = text_of(r->each, 4, &lacks),
+		    .state = text_of(r->each, 5, &lacks),
+		    .idempotency_key = text_of(r->each, 6, &lacks),
+		    .request_digest = text_of(r->each, 7, &lacks),
 		    .created_ms = sqlite3_column_int64(r->each, 8),
 		    .deleted_ms = sqlite3_column_int64(r->each, 9),
 		};
+		if (lacks)
+			return no_memory(r->each, e);
 		each(&row, arg);
 	}
 	int result = rc == SQLITE_DONE ? 0 : db_error(r, e, "read");
@@ -301,14 +314,17 @@ int registry_each_snapshot(struct registry *r,
                            void (*each)(const struct registry_snapshot *row, void *arg),
                            void *arg, struct err *e)
 {
+	bool lacks = false;
 	int rc;
 	while ((rc = sqlite3_step(r->each_snapshot)) == SQLITE_ROW) {
 		struct registry_snapshot row = {
-		    .id = text_of(r->each_snapshot, 0),
-		    .workspace = text_of(r->each_snapshot, 1),
-		    .info = text_of(r->each_snapshot, 2),
+		    .id = text_of(r->each_snapshot, 0, &lacks),
+		    .workspace = text_of(r->each_snapshot, 1, &lacks),
+		    .info = text_of(r->each_snapshot, 2, &lacks),
 		    .created_ms = sqlite3_column_int64(r->each_snapshot, 3),
 		};
+		if (lacks)
+			return no_memory(r->each_snapshot, e);
 		each(&row, arg);
 	}
 	int result = rc == SQLITE_DONE ? 0 : db_error(r, e, "read");

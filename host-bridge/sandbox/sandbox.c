@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/farewell.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
@@ -63,9 +64,9 @@ struct vm_usage_call *sandbox_usage(const struct sandbox *s,
 int sandbox_patch(struct sandbox *s, const struct sandbox_patch *p, struct err *e)
 {
 	struct sandbox_spec old = s->spec;
-	if (p->metadata != NULL && (s->spec.metadata = json_deep_copy(p->metadata)) == NULL) {
+	if (p->metadata != NULL && doc_copy(&s->spec.metadata, p->metadata, e) < 0) {
 		s->spec.metadata = old.metadata;
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return -1;
 	}
 	if (p->ttl_seconds != NULL)
 		s->spec.ttl_seconds = *p->ttl_seconds;

@@ -35,9 +35,10 @@ void sandbox_wait_cancel(struct sandbox *s, void *arg);
  * `on_done` once, never inside; may be NULL. Calls in progress get their listener called. With
  * ERR_STORAGE_FULL, …, nothing of it is left but its row: that goes as soon as the registry can
  * be written to, or the next bridge finds a sandbox that has failed. With ERR_CAPACITY it may
- * be that more is left, and goes as soon as it can be removed. */
-void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
-                    void (*on_done)(const struct err *e, void *arg), void *arg);
+ * be that more is left, and goes as soon as it can be removed. -1: there is no memory for
+ * `on_done`, and nothing is done. */
+int sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
+                   void (*on_done)(const struct err *e, void *arg), void *arg);
 
 /* A new ttl, lifetime, persistence, or whole metadata object (copied); NULL leaves one as it
  * is. */

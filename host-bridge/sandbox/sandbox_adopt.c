@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/kvm_trial.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/vm_sweep.h"
@@ -14,6 +15,7 @@
 struct adoption {
 	struct sandbox_set *set;
 	struct err failure; /* a VM could not even be looked for: it may well live */
+	json_t *unread;     /* ids of those whose rows say nothing to this bridge */
 };
 
 static void adopt_row(const struct registry_row *row, void *arg)
@@ -25,11 +27,17 @@ static void adopt_row(const struct registry_row *row, void *arg)
 	bool whole = false;
 	if ((row->deleted_ms != 0 && row->state[0] == '\0') || a->failure.code != ERR_NONE)
 		return;
-	struct sandbox *s = sandbox_load(set, row, &state);
-	if (s == NULL) {
-		log_error("sandbox", row->id, "its row in the registry cannot be read");
+	struct sandbox *s = sandbox_load(set, row, &state, &e);
+	if (s == NULL && e.code == ERR_CAPACITY) {
+		a->failure = e;
 		return;
 	}
+	if (s == NULL) {
+		log_error("sandbox", row->id, "%s", e.msg);
+		doc_append(&a->unread, json_string(row->id));
+		return;
+	}
+	e = (struct err){0};
 	if (state != NULL)
 		s->vm = vm_adopt(set->loop, s->id, state, s->launcher->vmm,
 		                 &sandbox_vm_handlers, s, &whole, &e);
@@ -121,12 +129,15 @@ static bool is_known(const char *path, void *arg)
 	return false;
 }
 
-/* What a sandbox was saved to is of use while it sleeps. */
+/* What a sandbox was saved to is of use while it sleeps, or may be to another bridge. */
 static bool is_asleep(const char *path, void *arg)
 {
-	struct sandbox_set *set = arg;
+	const struct adoption *a = arg;
+	struct sandbox_set *set = a->set;
 	struct sandbox *s;
 	char dir[PATH_MAX];
+	if (doc_has(a->unread, strrchr(path, '/') + 1))
+		return true;
 	TAILQ_FOREACH (s, &set->all, entry) {
 		sandbox_saved_dir(set, s->id, dir);
 		if (s->status == SANDBOX_HIBERNATED && strcmp(dir, path) == 0)
@@ -171,23 +182,35 @@ static void settle_kvm(struct sandbox_set *set)
 		tell_launcher(set);
 }
 
-int sandbox_set_adopt(struct sandbox_set *set, struct err *e)
+static int adopt_rows(struct adoption *a, struct err *e)
 {
-	struct adoption a = {.set = set};
-	struct sandbox *s;
+	struct sandbox_set *set = a->set;
 	char vm_dir[PATH_MAX], saved_dirs[PATH_MAX];
-	if (registry_each(set->registry, adopt_row, &a, e) < 0)
+	if (registry_each(set->registry, adopt_row, a, e) < 0)
 		return -1;
-	if (a.failure.code != ERR_NONE) {
-		*e = a.failure;
+	if (a->unread == NULL)
+		err_set(&a->failure, ERR_CAPACITY, "out of memory");
+	if (a->failure.code != ERR_NONE) {
+		*e = a->failure;
 		return -1;
 	}
 	snprintf(vm_dir, sizeof(vm_dir), "%s/vm", set->state_dir);
 	sandbox_saved_dir(set, NULL, saved_dirs);
-	if (vm_cgroup_sweep(set->cgroups, is_known, set, e) < 0 ||
-	    vm_sweep(vm_dir, is_known, set, e) < 0 ||
-	    vm_sweep(set->memory_dir, is_known, set, e) < 0 ||
-	    vm_sweep(saved_dirs, is_asleep, set, e) < 0)
+	return vm_cgroup_sweep(set->cgroups, is_known, set, e) < 0 ||
+	               vm_sweep(vm_dir, is_known, set, e) < 0 ||
+	               vm_sweep(set->memory_dir, is_known, set, e) < 0 ||
+	               vm_sweep(saved_dirs, is_asleep, a, e) < 0
+	           ? -1
+	           : 0;
+}
+
+int sandbox_set_adopt(struct sandbox_set *set, struct err *e)
+{
+	struct adoption a = {.set = set, .unread = json_array()};
+	struct sandbox *s;
+	int rc = adopt_rows(&a, e);
+	json_decref(a.unread);
+	if (rc < 0)
 		return -1;
 	sandbox_set_sweep_images(set);
 	settle_kvm(set);

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/clock.h"
 #include "proto/limits.h"
@@ -32,7 +33,7 @@ static int open_bracket(struct sandbox *s, struct err *e)
 {
 	struct bracket *b = calloc(1, sizeof(*b));
 	if (b == NULL)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	b->since = clock_mono_s();
 	ev_timer_init(&b->look, on_look, 0., 0.);
 	b->look.data = s;
@@ -262,7 +263,7 @@ json_t *sandbox_resumed_json(const struct sandbox *s)
 	json_t *failed = json_array();
 	for (unsigned n = 0; freeze_step(n) != NULL; n++)
 		if (s->not_renewed & 1u << n)
-			json_array_append_new(failed, json_string(freeze_step(n)));
+			doc_append(&failed, json_string(freeze_step(n)));
 	return json_pack("{s:I, s:o}", "generation", (json_int_t)s->generation, "failed",
 	                 failed);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/image.h"
 #include "host-bridge/sandbox/memory_room.h"
@@ -130,7 +131,7 @@ static int choose_boot(struct sandbox *s, struct launcher_request *r, char resto
 	if (s->restored || (r->template.start == NULL && r->template.ready == NULL))
 		return 0;
 	s->start = sandbox_start_new(s, &r->template);
-	return s->start != NULL ? 0 : err_set(e, ERR_INTERNAL, "out of memory");
+	return s->start != NULL ? 0 : err_set(e, ERR_CAPACITY, "out of memory");
 }
 
 /* What was saved runs on nothing but the like of what it was saved on. */
@@ -169,8 +170,9 @@ static int take_source(struct sandbox *s, struct err *e)
 	spec->disk_mib = n->disk_mib;
 	snprintf(spec->image, sizeof(spec->image), "%s", n->image);
 	snprintf(spec->template, sizeof(spec->template), "%s", n->template);
-	if (spec->exec_defaults == NULL && n->exec_defaults != NULL)
-		spec->exec_defaults = json_deep_copy(n->exec_defaults);
+	if (spec->exec_defaults == NULL &&
+	    doc_copy(&spec->exec_defaults, n->exec_defaults, e) < 0)
+		return -1;
 	snapshot_hold(n);
 	s->source = n;
 	return 0;
@@ -369,13 +371,13 @@ struct sandbox *sandbox_create(struct sandbox_set *set, const struct sandbox_spe
 		return NULL;
 	struct sandbox *s = sandbox_new(set, id);
 	if (s == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	s->launcher = l;
 	if (sandbox_copy_spec(&s->spec, spec) < 0 ||
 	    sandbox_add_waiter(&s->ready_waiters, &creator, e) < 0) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		sandbox_free(s);
 		return NULL;
 	}

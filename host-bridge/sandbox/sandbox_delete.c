@@ -7,7 +7,6 @@
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/clock.h"
 #include "proto/limits.h"
-#include "proto/log.h"
 
 /* Nothing that is under way may make it anything but deleted. What somebody else's agent has
  * been asked is told first: sandbox_leave_bracket needs to know. */
@@ -20,16 +19,15 @@ static void break_off(struct sandbox *s)
 		vm_ask_cancel(s->vm);
 }
 
-void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
-                    void (*on_done)(const struct err *e, void *arg), void *arg)
+int sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
+                   void (*on_done)(const struct err *e, void *arg), void *arg)
 {
 	struct sandbox_waiter w = {.on_done = on_done, .arg = arg};
-	struct err e = {0};
-	if (on_done != NULL && sandbox_add_waiter(&s->done_waiters, &w, &e) < 0)
-		log_error("sandbox", s->id, "%s", e.msg);
+	if (on_done != NULL && sandbox_add_waiter(&s->done_waiters, &w, NULL) < 0)
+		return -1;
 	if (s->deleted) {
 		sandbox_timer_in(s, 0.);
-		return;
+		return 0;
 	}
 	s->deleted = true;
 	s->reason = reason;
@@ -38,6 +36,7 @@ void sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
 	sandbox_save_end(s);
 	sandbox_tell_waiters(s);
 	sandbox_timer_in(s, 0.);
+	return 0;
 }
 
 static void on_farewell(void *arg)

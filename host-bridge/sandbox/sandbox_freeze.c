@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
@@ -79,7 +80,7 @@ void sandbox_read_agent(struct sandbox *s, const char *dir)
 	json_int_t generation;
 	json_t *agent;
 	snprintf(path, sizeof(path), "%s/" SNAPSHOT_AGENT, dir);
-	json_t *json = json_load_file(path, 0, NULL);
+	json_t *json = doc_load(path, 0, ERR_INTERNAL, NULL);
 	if (json_unpack(json, "{s:I, s:o}", "generation", &generation, "agent", &agent) == 0) {
 		s->generation = (uint64_t)generation;
 		s->agent = json_incref(agent);

@@ -36,15 +36,12 @@ bool sandbox_is_saved(const struct sandbox *s)
 {
 	char path[PATH_MAX + 16];
 	saved_dir(s, path);
-	return access(path, F_OK) == 0;
+	return access(path, F_OK) == 0 || errno != ENOENT;
 }
 
 static int make_dir(struct sandbox *s, struct err *e)
 {
 	char dir[PATH_MAX];
-	snprintf(dir, sizeof(dir), "%s/hibernated", s->set->state_dir);
-	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
-		return err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", dir);
 	sandbox_drop_saved(s); /* of a try that did not succeed */
 	saved_dir(s, dir);
 	if (mkdir(dir, 0700) == 0)

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
 #include "proto/clock.h"
@@ -102,10 +103,10 @@ json_t *sandbox_set_json(struct sandbox_set *set)
 	for (unsigned i = 0; (l = launcher_at(i)) != NULL; i++) {
 		struct err e = {0};
 		bool usable = l == chosen || launcher_works(l, &set->host, &e) == 0;
-		json_array_append_new(
-		    launchers, json_pack("{s:s, s:b, s:s, s:s?}", "name", l->name, "usable",
-		                         usable, "isolation", l->isolation(&set->host),
-		                         "reason", usable ? NULL : e.msg));
+		doc_append(&launchers,
+		           json_pack("{s:s, s:b, s:s, s:s?}", "name", l->name, "usable", usable,
+		                     "isolation", l->isolation(&set->host), "reason",
+		                     usable ? NULL : e.msg));
 	}
 	while ((s = sandbox_next(set, s)) != NULL)
 		if (s->launcher->takes_memory && s->status != SANDBOX_FAILED) {

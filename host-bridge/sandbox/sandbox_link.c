@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/limits.h"
 #include "proto/log.h"
@@ -24,7 +25,7 @@ static json_t *agent_json(const Sandgate__InfoReply *info)
 {
 	json_t *features = json_array();
 	for (size_t i = 0; i < info->n_features && i < 64; i++)
-		json_array_append_new(features, guest_text(info->features[i]));
+		doc_append(&features, guest_text(info->features[i]));
 	return json_pack("{s:o, s:I, s:o}", "version", guest_text(info->agent_version),
 	                 "protocol", (json_int_t)info->protocol_version, "features", features);
 }
@@ -42,6 +43,11 @@ static void on_info(struct link *l, const Sandgate__GuestFrame *f, void *owner)
 	}
 	json_decref(s->agent);
 	s->agent = agent_json(f->info);
+	if (s->agent == NULL) {
+		err_set(&e, ERR_CAPACITY, "out of memory");
+		sandbox_failed(s, &e);
+		return;
+	}
 	s->generation = f->info->generation;
 	if (s->launcher->external && f->info->prepared && sandbox_enter_bracket(s, &e) < 0)
 		sandbox_failed(s, &e);

@@ -109,7 +109,7 @@ static int make_memory_dir(struct sandbox_set *set, const char *name, struct err
 static int make_paths(struct sandbox_set *set, const struct sandbox_set_config *c,
                       struct err *e)
 {
-	char vm_dir[PATH_MAX], name[64];
+	char vm_dir[PATH_MAX], saved_dirs[PATH_MAX], name[64];
 	set->state_dir = realpath(c->state_dir, NULL);
 	set->rootfs_dir = realpath(c->rootfs_dir, NULL);
 	set->agent_path = realpath(c->agent_path, NULL);
@@ -125,6 +125,9 @@ static int make_paths(struct sandbox_set *set, const struct sandbox_set_config *
 	snprintf(vm_dir, sizeof(vm_dir), "%s/vm", set->state_dir);
 	if (mkdir(vm_dir, 0711) < 0 && errno != EEXIST)
 		return err_errno(e, ERR_INTERNAL, errno, "%s", vm_dir);
+	sandbox_saved_dir(set, NULL, saved_dirs);
+	if (mkdir(saved_dirs, 0700) < 0 && errno != EEXIST)
+		return err_errno(e, ERR_INTERNAL, errno, "%s", saved_dirs);
 	if (name_of_state(set, name, e) < 0 || make_memory_dir(set, name, e) < 0)
 		return -1;
 	if (vm_cgroup_open(set->cgroups, name, e) < 0)
@@ -141,7 +144,7 @@ struct sandbox_set *sandbox_set_create(struct ev_loop *loop, const struct sandbo
 {
 	struct sandbox_set *set = calloc(1, sizeof(*set));
 	if (set == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	set->loop = loop;
@@ -155,7 +158,7 @@ struct sandbox_set *sandbox_set_create(struct ev_loop *loop, const struct sandbo
 	set->registry = registry_open(c->state_dir, e);
 	set->events = event_log_create();
 	if (set->events == NULL)
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 	if (set->events == NULL || set->registry == NULL ||
 	    vm_uids_open(&set->uids, c->vm_uids, e) < 0 || make_paths(set, c, e) < 0 ||
 	    snapshot_load_all(set, e) < 0) {

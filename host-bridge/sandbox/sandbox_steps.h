@@ -119,8 +119,9 @@ int sandbox_save(struct sandbox *s, struct err *e);
 /* Where a failure changes nothing: it has ended, and a bridge that finds the row as it was sees
  * that. */
 void sandbox_save_end(struct sandbox *s);
+/* NULL: with ERR_CAPACITY there is no memory, else the row cannot be read. */
 struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row *row,
-                             json_t **vm_state);
+                             json_t **vm_state, struct err *e);
 int sandbox_copy_spec(struct sandbox_spec *to, const struct sandbox_spec *from);
 void sandbox_free_spec(struct sandbox_spec *spec);
 

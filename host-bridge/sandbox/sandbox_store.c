@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "proto/clock.h"
 #include "proto/log.h"
@@ -36,13 +37,12 @@ int sandbox_status_named(const char *name, struct err *e)
 int sandbox_copy_spec(struct sandbox_spec *to, const struct sandbox_spec *from)
 {
 	*to = *from;
-	to->metadata = from->metadata != NULL ? json_deep_copy(from->metadata) : json_object();
-	to->exec_defaults =
-	    from->exec_defaults != NULL ? json_deep_copy(from->exec_defaults) : NULL;
-	return to->metadata == NULL ||
-	               (from->exec_defaults != NULL && to->exec_defaults == NULL)
-	           ? -1
-	           : 0;
+	to->metadata = to->exec_defaults = NULL;
+	if (doc_copy(&to->metadata, from->metadata, NULL) < 0)
+		return -1;
+	if (to->metadata == NULL && (to->metadata = json_object()) == NULL)
+		return -1;
+	return doc_copy(&to->exec_defaults, from->exec_defaults, NULL);
 }
 
 void sandbox_free_spec(struct sandbox_spec *spec)
@@ -70,12 +70,12 @@ static char *state_text(const struct sandbox *s)
 	if (s->vm == NULL && s->status != SANDBOX_HIBERNATED)
 		return strdup("");
 	json_t *state =
-	    json_pack("{s:o*, s:I, s:I, s:s, s:b, s:b, s:i, s:i, s:O?}", "vm",
-	              s->vm != NULL ? vm_state(s->vm) : NULL, "uid", (json_int_t)s->uid,
+	    json_pack("{s:o, s:I, s:I, s:s, s:b, s:b, s:i, s:i, s:O?}", "vm",
+	              s->vm != NULL ? vm_state(s->vm) : json_null(), "uid", (json_int_t)s->uid,
 	              "generation", (json_int_t)s->generation, "isolation", s->isolation,
 	              "restored", s->restored, "frozen", s->frozen, "launch_ms",
 	              (int)s->launch_ms, "agent_ms", (int)s->agent_ms, "agent", s->agent);
-	char *text = json_dumps(state, JSON_COMPACT);
+	char *text = doc_text(state, JSON_COMPACT);
 	json_decref(state);
 	return text;
 }
@@ -85,10 +85,10 @@ int sandbox_save(struct sandbox *s, struct err *e)
 	if (s->warm)
 		return 0;
 	json_t *spec = spec_json(&s->spec);
-	char *spec_text = json_dumps(spec, JSON_COMPACT), *state = state_text(s);
+	char *spec_text = doc_text(spec, JSON_COMPACT), *state = state_text(s);
 	int rc;
 	if (spec_text == NULL || state == NULL) {
-		rc = err_set(e, ERR_INTERNAL, "out of memory");
+		rc = err_set(e, ERR_CAPACITY, "out of memory");
 	} else {
 		struct registry_row row = {
 		    .id = s->id,
@@ -142,10 +142,19 @@ int sandbox_confirm(struct sandbox *const *all, unsigned count, struct err *e)
 	return -1;
 }
 
-static int load_spec(struct sandbox_spec *spec, const struct registry_row *row)
+static json_t *load_json(const char *text, struct err *e)
+{
+	json_error_t why;
+	json_t *json = doc_parse(text, strlen(text), 0, &why);
+	if (json == NULL && doc_no_memory(&why))
+		err_set(e, ERR_CAPACITY, "out of memory");
+	return json;
+}
+
+static int load_spec(struct sandbox_spec *spec, const struct registry_row *row, struct err *e)
 {
 	const char *template, *token, *snapshot = "", *image = "";
-	json_t *metadata, *defaults, *json = json_loads(row->spec, 0, NULL);
+	json_t *metadata, *defaults, *json = load_json(row->spec, e);
 	int vcpus, memory, disk, persistent = 0;
 	if (json_unpack(json, "{s:s, s?s, s?b, s:F, s:F, s:i, s:i, s:i, s?s, s:o, s:o, s:s}",
 	                "template", &template, "snapshot", &snapshot, "persistent", &persistent,
@@ -171,7 +180,7 @@ static int load_spec(struct sandbox_spec *spec, const struct registry_row *row)
 	spec->metadata = json_is_object(metadata) ? json_incref(metadata) : json_object();
 	spec->exec_defaults = json_is_object(defaults) ? json_incref(defaults) : NULL;
 	json_decref(json);
-	return 0;
+	return spec->metadata != NULL ? 0 : err_set(e, ERR_CAPACITY, "out of memory");
 }
 
 /* Isolation as a literal that outlives the JSON. */
@@ -186,19 +195,26 @@ static const char *load_isolation(const json_t *state)
 }
 
 struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row *row,
-                             json_t **vm_state)
+                             json_t **vm_state, struct err *e)
 {
 	struct sandbox *s = sandbox_new(set, row->id);
 	*vm_state = NULL;
-	if (s == NULL)
+	if (s == NULL) {
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
+	}
+	err_set(e, ERR_INTERNAL, "its row in the registry cannot be read");
 	s->launcher = launcher_find(row->launcher);
-	if (s->launcher == NULL || load_spec(&s->spec, row) < 0) {
+	if (s->launcher == NULL || load_spec(&s->spec, row, e) < 0) {
 		sandbox_free(s);
 		return NULL;
 	}
-	json_t *state = json_loads(row->state, 0, NULL);
-	const json_t *agent = json_object_get(state, "agent");
+	json_t *state = load_json(row->state, e);
+	if (e->code == ERR_CAPACITY) {
+		sandbox_free(s);
+		return NULL;
+	}
+	json_t *agent = json_object_get(state, "agent");
 	struct err unknown;
 	int status = sandbox_status_named(row->status, &unknown);
 	s->status = status >= 0 ? (enum sandbox_status)status : SANDBOX_FAILED;
@@ -213,8 +229,9 @@ struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row 
 	s->frozen = json_is_true(json_object_get(state, "frozen"));
 	s->launch_ms = (unsigned)json_integer_value(json_object_get(state, "launch_ms"));
 	s->agent_ms = (unsigned)json_integer_value(json_object_get(state, "agent_ms"));
-	s->agent = json_is_object(agent) ? json_deep_copy(agent) : NULL;
-	*vm_state = json_incref(json_object_get(state, "vm"));
+	s->agent = json_is_object(agent) ? json_incref(agent) : NULL;
+	if (json_is_object(json_object_get(state, "vm")))
+		*vm_state = json_incref(json_object_get(state, "vm"));
 	json_decref(state);
 	return s;
 }

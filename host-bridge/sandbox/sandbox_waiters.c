@@ -12,7 +12,7 @@ int sandbox_add_waiter(struct sandbox_waiters *to, const struct sandbox_waiter *
 {
 	struct sandbox_waiter *copy = malloc(sizeof(*copy));
 	if (copy == NULL)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	*copy = *w;
 	SLIST_INSERT_HEAD(to, copy, entry);
 	return 0;

@@ -50,7 +50,7 @@ static int copy_kind(struct sandbox *s, const struct sandbox *like, struct err *
 	snprintf(kind.template, sizeof(kind.template), "%s", like->spec.template);
 	snprintf(kind.image, sizeof(kind.image), "%s", like->spec.image);
 	if (sandbox_copy_spec(&s->spec, &kind) < 0)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	json_object_clear(s->spec.metadata);
 	s->launcher = like->launcher;
 	s->isolation = like->isolation;
@@ -68,7 +68,7 @@ static int start(const struct sandbox *like, struct err *e)
 		return -1;
 	struct sandbox *s = sandbox_new(set, id);
 	if (s == NULL)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	TAILQ_REMOVE(&set->all, s, entry);
 	TAILQ_INSERT_TAIL(&set->warm, s, entry);
 	s->warm = true;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/vm_sweep.h"
 #include "host-bridge/sandbox/vmm.h"
@@ -80,7 +81,7 @@ static char *info_text(const struct snapshot *n)
 	    n->isolation, "vcpus", (int)n->vcpus, "memory_mib", (int)n->memory_mib, "disk_mib",
 	    (int)n->disk_mib, "image", n->image, "bytes", (json_int_t)n->bytes, "metadata",
 	    n->metadata, "exec_defaults", n->exec_defaults);
-	char *text = json_dumps(info, JSON_COMPACT);
+	char *text = doc_text(info, JSON_COMPACT);
 	json_decref(info);
 	return text;
 }
@@ -89,7 +90,7 @@ static int write_down(struct sandbox_set *set, const struct snapshot *n, struct 
 {
 	char *info = info_text(n);
 	if (info == NULL)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	struct registry_snapshot row = {
 	    .id = n->id, .workspace = n->workspace, .info = info, .created_ms = n->created_ms};
 	int rc = registry_put_snapshot(set->registry, &row, e);
@@ -97,12 +98,15 @@ static int write_down(struct sandbox_set *set, const struct snapshot *n, struct 
 	return rc;
 }
 
-static int read_info(struct snapshot *n, const char *text)
+static int read_info(struct snapshot *n, const char *text, struct err *e)
 {
 	const char *sandbox_id, *template, *launcher, *isolation, *image = "";
-	json_t *metadata, *defaults, *info = json_loads(text, 0, NULL);
+	json_error_t why;
+	json_t *metadata, *defaults, *info = doc_parse(text, strlen(text), 0, &why);
 	json_int_t bytes;
 	int vcpus, memory, disk = 0;
+	if (info == NULL && doc_no_memory(&why))
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	int rc = json_unpack(info, "{s:s, s:s, s:s, s:s, s:i, s:i, s?i, s?s, s:I, s:o, s:o}",
 	                     "sandbox_id", &sandbox_id, "template", &template, "launcher",
 	                     &launcher, "isolation", &isolation, "vcpus", &vcpus, "memory_mib",
@@ -125,23 +129,45 @@ static int read_info(struct snapshot *n, const char *text)
 	return rc;
 }
 
+/* The rows, and what may be removed because none speaks of it. */
+struct loading {
+	struct sandbox_set *set;
+	json_t
+	    *unread; /* ids of those whose rows say nothing to this bridge; NULL: no memory */
+};
+
+static void no_memory(struct loading *l)
+{
+	json_decref(l->unread);
+	l->unread = NULL;
+}
+
 static void load_row(const struct registry_snapshot *row, void *arg)
 {
-	struct sandbox_set *set = arg;
+	struct loading *l = arg;
+	struct sandbox_set *set = l->set;
 	struct snapshot *n = calloc(1, sizeof(*n));
+	struct err e = {0};
 	char dir[PATH_MAX];
-	if (n == NULL)
+	if (n == NULL) {
+		no_memory(l);
 		return;
+	}
 	snprintf(n->id, sizeof(n->id), "%s", row->id);
 	snprintf(n->workspace, sizeof(n->workspace), "%s", row->workspace);
 	n->created_ms = row->created_ms;
 	snapshot_dir(set, n, false, dir);
-	n->deleted = access(dir, F_OK) < 0; /* when its row could not go */
-	if (read_info(n, row->info) == 0) {
+	n->deleted = access(dir, F_OK) < 0 && errno == ENOENT; /* when its row could not go */
+	if (read_info(n, row->info, &e) == 0) {
 		TAILQ_INSERT_TAIL(&set->snapshots, n, entry);
 		return;
 	}
-	log_error("snapshot", n->id, "its row cannot be read");
+	if (e.code == ERR_CAPACITY) {
+		no_memory(l);
+	} else {
+		log_error("snapshot", n->id, "its row cannot be read");
+		doc_append(&l->unread, json_string(n->id));
+	}
 	free_snapshot(n);
 }
 
@@ -161,34 +187,41 @@ static void forget_rows(struct sandbox_set *set)
 }
 
 /* What has no row was not finished, or was being deleted. */
-static int sweep(struct sandbox_set *set, struct err *e)
+static void sweep(const struct loading *l, const char *dir, DIR *all)
 {
-	char dir[PATH_MAX], path[PATH_MAX + 256];
+	char path[PATH_MAX + 256];
 	struct dirent *d;
-	snprintf(dir, sizeof(dir), "%s/snapshots", set->state_dir);
-	DIR *all = opendir(dir);
-	if (all == NULL)
-		return err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", dir);
 	while ((d = readdir(all)) != NULL) {
-		if (d->d_name[0] == '.' || snapshot_find(set, d->d_name, NULL, NULL) != NULL)
+		if (d->d_name[0] == '.' || doc_has(l->unread, d->d_name) ||
+		    snapshot_find(l->set, d->d_name, NULL, NULL) != NULL)
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", dir, d->d_name);
 		vm_discard_dir(path);
 	}
-	closedir(all);
-	return 0;
 }
 
 int snapshot_load_all(struct sandbox_set *set, struct err *e)
 {
+	struct loading l = {.set = set, .unread = json_array()};
 	char dir[PATH_MAX];
 	snprintf(dir, sizeof(dir), "%s/snapshots", set->state_dir);
 	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
 		return err_errno(e, ERR_INTERNAL, errno, "%s", dir);
-	if (registry_each_snapshot(set->registry, load_row, set, e) < 0)
-		return -1;
-	forget_rows(set);
-	return sweep(set, e);
+	DIR *all = opendir(dir); /* not there, say not mounted, is not empty */
+	if (all == NULL) {
+		json_decref(l.unread);
+		return err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", dir);
+	}
+	int rc = registry_each_snapshot(set->registry, load_row, &l, e);
+	if (rc == 0 && l.unread == NULL)
+		rc = err_set(e, ERR_CAPACITY, "out of memory");
+	if (rc == 0) {
+		forget_rows(set);
+		sweep(&l, dir, all);
+	}
+	json_decref(l.unread);
+	closedir(all);
+	return rc;
 }
 
 void snapshot_forget_all(struct sandbox_set *set)
@@ -227,16 +260,18 @@ struct snapshot *snapshot_begin(struct sandbox *s, json_t *metadata, enum snapsh
                                 struct err *e)
 {
 	struct snapshot *n = calloc(1, sizeof(*n));
-	json_t *own = metadata != NULL ? metadata : json_object();
-	if (n == NULL || own == NULL) {
+	json_t *defaults, *own = metadata != NULL ? metadata : json_object();
+	int rc = doc_copy(&defaults, s->spec.exec_defaults, NULL);
+	if (n == NULL || own == NULL || rc < 0) {
 		json_decref(own);
+		json_decref(defaults);
 		free(n);
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	n->metadata = own;
 	n->kind = kind;
-	n->exec_defaults = json_deep_copy(s->spec.exec_defaults);
+	n->exec_defaults = defaults;
 	snprintf(n->workspace, sizeof(n->workspace), "%s", s->spec.workspace);
 	snprintf(n->sandbox_id, sizeof(n->sandbox_id), "%s", s->id);
 	snprintf(n->template, sizeof(n->template), "%s", s->spec.template);

@@ -67,7 +67,7 @@ static int copy_data(int from, int to, off_t size, struct err *e)
 	int rc = 0;
 	char *block = malloc(BLOCK);
 	if (block == NULL)
-		return err_set(e, ERR_INTERNAL, "out of memory");
+		return err_set(e, ERR_CAPACITY, "out of memory");
 	for (off_t at = 0, end; rc == 0 && (at = lseek(from, at, SEEK_DATA)) >= 0; at = end) {
 		end = lseek(from, at, SEEK_HOLE);
 		end = end > at ? end : size;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "host-bridge/exec/call_request.h"
+#include "host-bridge/http/doc.h"
 #include "proto/limits.h"
 
 #define FILE_NAME "template.json"
@@ -114,10 +115,17 @@ static struct call_request *parse_command(const char *name, const char *key, jso
 	struct err why = {0};
 	if (check_command_fields(name, key, json, e) < 0)
 		return NULL;
-	char *text = json_dumps(json, 0);
-	struct call_request *q =
-	    call_request_parse(text, text != NULL ? strlen(text) : 0, NULL, starts, &why);
+	char *text = doc_text(json, 0);
+	if (text == NULL) {
+		err_set(e, ERR_CAPACITY, "out of memory");
+		return NULL;
+	}
+	struct call_request *q = call_request_parse(text, strlen(text), NULL, starts, &why);
 	free(text);
+	if (q == NULL && why.code == ERR_CAPACITY) {
+		*e = why;
+		return NULL;
+	}
 	if (q == NULL) {
 		snprintf(path, sizeof(path), "%s:", key);
 		invalid(e, name, path, why.msg);
@@ -160,20 +168,13 @@ static int check_member(const char *name, const char *key, json_t *value, struct
 	return 0;
 }
 
-/* Whose fault it is: jansson tells errno only when it could not open the file. */
-static enum err_code unreadable(const json_t *json, const json_error_t *why)
-{
-	bool unopened = json == NULL && json_error_code(why) == json_error_cannot_open_file;
-	return unopened ? err_of_errno(errno, ERR_LAUNCHER_FAILED) : ERR_LAUNCHER_FAILED;
-}
-
 /* The document, checked whole whatever the VMM. NULL with `e`. */
 static json_t *load(const char *rootfs_dir, const char *name, char dir[PATH_MAX], struct err *e)
 {
 	char path[PATH_MAX + sizeof(FILE_NAME)];
 	const char *key;
 	json_t *value, *json;
-	json_error_t why;
+	struct err why = {0};
 	if (check_name(name, e) < 0)
 		return NULL;
 	snprintf(dir, PATH_MAX, "%s/templates/%s", rootfs_dir, name);
@@ -183,10 +184,11 @@ static json_t *load(const char *rootfs_dir, const char *name, char dir[PATH_MAX]
 		          name);
 		return NULL;
 	}
-	json = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
+	json = doc_load(path, JSON_REJECT_DUPLICATES, ERR_LAUNCHER_FAILED, &why);
 	if (!json_is_object(json)) {
-		err_set(e, unreadable(json, &why), "%s/" FILE_NAME ": no JSON object: %.80s",
-		        name, json == NULL ? why.text : "another value");
+		if (json != NULL)
+			err_set(&why, ERR_LAUNCHER_FAILED, "another value");
+		err_set(e, why.code, "%s/" FILE_NAME ": no JSON object: %.80s", name, why.msg);
 		json_decref(json);
 		return NULL;
 	}
@@ -308,7 +310,7 @@ static json_t *usable_vmms(const json_t *json, const char *dir, const char *name
 			continue;
 		if (fill(json, dir, vmms[i], &t, first.code == ERR_NONE ? &first : NULL) < 0)
 			continue;
-		json_array_append_new(usable, json_string(vmms[i]));
+		doc_append(&usable, json_string(vmms[i]));
 		if (t.root[0] != '\0' && stat(t.root, &st) == 0)
 			*image = st.st_size;
 	}
@@ -346,9 +348,13 @@ json_t *template_list(const char *rootfs_dir)
 	json_t *items = json_array();
 	snprintf(path, sizeof(path), "%s/templates", rootfs_dir);
 	int count = scandir(path, &entries, NULL, alphasort);
+	if (count < 0 && errno != ENOENT) { /* they are there, for all that is known */
+		json_decref(items);
+		return NULL;
+	}
 	for (int i = 0; i < count; i++) {
 		if (check_name(entries[i]->d_name, NULL) == 0)
-			json_array_append_new(items, one_json(rootfs_dir, entries[i]->d_name));
+			doc_append(&items, one_json(rootfs_dir, entries[i]->d_name));
 		free(entries[i]);
 	}
 	free(entries);

@@ -303,7 +303,7 @@ struct vm *vm_create(struct ev_loop *loop, const char *id, const struct vm_handl
 {
 	struct vm *vm = calloc(1, sizeof(*vm));
 	if (vm == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	vm->loop = loop;

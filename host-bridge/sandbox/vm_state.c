@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/vm_private.h"
 
 json_t *vm_state(const struct vm *vm)
@@ -11,10 +12,9 @@ json_t *vm_state(const struct vm *vm)
 	const struct endpoint *to = &vm->plan.endpoint;
 	json_t *processes = json_array();
 	for (unsigned i = 0; i < vm->started; i++)
-		json_array_append_new(processes,
-		                      json_pack("{s:I, s:I}", "pid",
-		                                (json_int_t)vm->process[i].pid.pid, "start",
-		                                (json_int_t)vm->process[i].pid.start));
+		doc_append(&processes,
+		           json_pack("{s:I, s:I}", "pid", (json_int_t)vm->process[i].pid.pid,
+		                     "start", (json_int_t)vm->process[i].pid.start));
 	return json_pack("{s:s, s:s, s:{s:i, s:i}, s:s, s:i, s:o, s:{s:i, s:s, s:I, s:I}}",
 	                 "dir", vm->dir, "cgroup", vm->plan.cgroup, "size", "memory_mib",
 	                 (int)vm->plan.size.memory_mib, "vcpus", (int)vm->plan.size.vcpus,

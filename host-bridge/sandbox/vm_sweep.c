@@ -110,9 +110,7 @@ int vm_sweep(const char *dir, bool (*is_known)(const char *path, void *arg), voi
 	struct dirent *d;
 	int rc = 0;
 	if (all == NULL)
-		return errno == ENOENT
-		           ? 0
-		           : err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", dir);
+		return err_errno(e, err_of_errno(errno, ERR_INTERNAL), errno, "%s", dir);
 	while (rc == 0 && (d = readdir(all)) != NULL) {
 		if (d->d_name[0] == '.')
 			continue;

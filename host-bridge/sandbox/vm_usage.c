@@ -192,7 +192,7 @@ struct vm_usage_call *vm_usage_ask(const struct vm *vm,
 	struct shared *s =
 	    mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (c == NULL || s == MAP_FAILED) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		free(c);
 		return NULL;
 	}

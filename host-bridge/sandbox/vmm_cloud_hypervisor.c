@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/vmm_room.h"
 #include "proto/limits.h"
 
@@ -42,21 +43,21 @@
 
 /* Older versions find out what kind of image it is, and newer ones do not let a guest write to
  * the first sector of one that they were not told of. */
-static void add_disk(json_t *disks, const char *path, bool readonly, unsigned version)
+static void add_disk(json_t **disks, const char *path, bool readonly, unsigned version)
 {
 	json_t *disk = json_pack("{s:s, s:b}", "path", path, "readonly", readonly);
 	if (version >= IMAGE_TYPE_SINCE)
-		json_object_set_new(disk, "image_type", json_string("Raw"));
-	json_array_append_new(disks, disk);
+		doc_set(&disk, "image_type", json_string("Raw"));
+	doc_append(disks, disk);
 }
 
 static json_t *make_disks(const struct vmm_boot *b, unsigned version)
 {
 	json_t *disks = json_array();
 	if (b->root[0] != '\0')
-		add_disk(disks, b->root, true, version);
+		add_disk(&disks, b->root, true, version);
 	if (b->disk_mib > 0)
-		add_disk(disks, DISK_FILE, false, version);
+		add_disk(&disks, DISK_FILE, false, version);
 	return disks;
 }
 
@@ -86,7 +87,7 @@ int cloud_hypervisor_edit(json_t *config, const struct vmm_boot *b)
 	json_t *disks = json_object_get(config, "disks"), *wanted = make_disks(b, 0);
 	size_t i;
 	int rc = json_array_size(disks) == json_array_size(wanted) ? 0 : -1;
-	if (!json_is_object(payload) ||
+	if (wanted == NULL || !json_is_object(payload) ||
 	    json_object_set_new(vsock, "socket", json_string(CLOUD_HYPERVISOR_VSOCK)) < 0)
 		rc = -1;
 	json_object_del(payload, "initramfs");
@@ -198,11 +199,14 @@ static int write_config(const struct vmm_call *c, struct err *e)
 	struct stat st;
 	room_saved(c, SNAPSHOT_CONFIG, from);
 	room_path(c, CONFIG, to);
+	struct err why = {0};
 	json_t *config = stat(from, &st) == 0 && st.st_size <= CONFIG_MAX
-	                     ? json_load_file(from, 0, NULL)
+	                     ? doc_load(from, 0, ERR_LAUNCHER_FAILED, &why)
 	                     : NULL;
 	int rc = 0;
-	if (cloud_hypervisor_edit(config, &c->boot) < 0)
+	if (why.code == ERR_CAPACITY)
+		rc = err_set(e, why.code, CONFIG ": %.120s", why.msg);
+	else if (cloud_hypervisor_edit(config, &c->boot) < 0)
 		rc = err_set(e, ERR_LAUNCHER_FAILED,
 		             "the snapshot's configuration is not what was saved");
 	else if (json_dump_file(config, to, JSON_COMPACT) < 0 || chmod(to, 0444) < 0)
@@ -274,7 +278,7 @@ ROOM_CALL(load, room_ask_version, room_show_snapshot, ask_load, room_hide)
 ROOM_CALL(save, room_ask_version, ask_save, room_move_saved)
 ROOM_CALL(go_on, room_ask_state, room_resume_if_paused, room_hide)
 ROOM_CALL(stop, ask_pause)
-ROOM_CALL(cont, ask_resume)
+ROOM_CALL(cont, room_ask_state, room_resume_if_paused)
 
 const struct vmm_ops vmm_cloud_hypervisor = {
     .boot = boot,

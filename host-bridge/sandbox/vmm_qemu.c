@@ -179,7 +179,7 @@ static struct vmm_call *create(const struct vmm_target *t, const char *snapshot,
 {
 	struct vmm_call *c = calloc(1, sizeof(*c));
 	if (c == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	c->target = *t;

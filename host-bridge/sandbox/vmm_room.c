@@ -21,7 +21,7 @@ struct vmm_call *room_begin(const struct room_vmm *vmm, const struct vmm_target 
 {
 	struct vmm_call *c = calloc(1, sizeof(*c));
 	if (c == NULL) {
-		err_set(e, ERR_INTERNAL, "out of memory");
+		err_set(e, ERR_CAPACITY, "out of memory");
 		return NULL;
 	}
 	snprintf(c->dir, sizeof(c->dir), "%s", t->dir);
