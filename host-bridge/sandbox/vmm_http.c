@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "host-bridge/http/doc.h"
 #include "proto/limits.h"
 
 #define DIAL_AGAIN_S \
@@ -44,16 +45,16 @@ void vmm_http_add(struct vmm_http_script *s, const char *method, const char *pat
 	char *text = NULL;
 
 	if (s->count == VMM_HTTP_STEPS_MAX) {
-		s->broken = true;
+		s->too_long = true;
 		return;
 	}
 	if (body != NULL) {
 		va_start(ap, body);
 		json_t *json = json_vpack_ex(NULL, 0, body, ap);
 		va_end(ap);
-		text = json_dumps(json, JSON_COMPACT);
+		text = doc_text(json, JSON_COMPACT);
 		json_decref(json);
-		s->broken |= text == NULL;
+		s->lacks |= text == NULL;
 	}
 	s->steps[s->count++] =
 	    (struct vmm_http_step){.method = method, .path = path, .body = text};
@@ -92,6 +93,13 @@ static void fail(struct vmm_http *h, const char *what, const char *why)
 {
 	struct err e = {0};
 	err_set(&e, ERR_LAUNCHER_FAILED, "the VMM %s%s", what, why);
+	finish(h, NULL, &e);
+}
+
+static void no_memory(struct vmm_http *h)
+{
+	struct err e = {0};
+	err_set(&e, ERR_CAPACITY, "the VMM cannot be asked: out of memory");
 	finish(h, NULL, &e);
 }
 
@@ -165,8 +173,13 @@ static void on_answer(struct vmm_http *h)
 {
 	unsigned status = h->parser.status_code;
 	char why[WHY_MAX];
-	json_t *answer = json_loadb(h->body, h->body_len, 0, NULL);
+	json_error_t fault;
+	json_t *answer = doc_parse(h->body, h->body_len, 0, &fault);
 
+	if (answer == NULL && doc_no_memory(&fault)) {
+		no_memory(h);
+		return;
+	}
 	explain(h, answer, why);
 	if (status < 200 || status > 299)
 		fail(h, "refuses: ", why);
@@ -221,7 +234,7 @@ static void begin_step(struct vmm_http *h)
 	free(h->out);
 	h->out = write_request(&h->script.steps[h->at]);
 	if (h->out == NULL) {
-		fail(h, "cannot be asked: ", "out of memory");
+		no_memory(h);
 		return;
 	}
 	h->out_len = strlen(h->out);
@@ -310,11 +323,13 @@ struct vmm_http *vmm_http_run(struct ev_loop *loop, const char *path,
                               void *arg, struct err *e)
 {
 	struct vmm_http *h = calloc(1, sizeof(*h));
-	if (h == NULL || script->broken || script->count == 0 ||
+	if (h == NULL || script->lacks || script->too_long || script->count == 0 ||
 	    strlen(path) >= sizeof(h->to.sun_path)) {
+		bool lacks = h == NULL || script->lacks;
 		free_script(script);
 		free(h);
-		err_set(e, ERR_INTERNAL, "a request to the VMM could not be made");
+		err_set(e, lacks ? ERR_CAPACITY : ERR_INTERNAL,
+		        "a request to the VMM could not be made");
 		return NULL;
 	}
 	h->loop = loop;

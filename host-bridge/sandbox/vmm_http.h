@@ -27,7 +27,8 @@ struct vmm_http_step {
 struct vmm_http_script {
 	struct vmm_http_step steps[VMM_HTTP_STEPS_MAX];
 	unsigned count;
-	bool broken; /* out of memory, or too long: told when it is run */
+	bool lacks,
+	    too_long; /* it could not be made, for want of memory or room: told when run */
 };
 
 /* Append a request; `body` is as for json_pack, NULL for none. */
@@ -38,7 +39,7 @@ void vmm_http_add(struct vmm_http_script *s, const char *method, const char *pat
  * over, within `seconds`. `on_done` once, never from inside this call: err NULL when every
  * request was answered with a 2xx status, and `answer` is the JSON that came with the last of
  * them (NULL: none), valid during the call; else ERR_LAUNCHER_FAILED with what the VMM said,
- * or ERR_CAPACITY when there was no descriptor to connect with.
+ * or ERR_CAPACITY when there was no descriptor to connect with, or no memory.
  * The conversation is over then and freed. */
 struct vmm_http *vmm_http_run(struct ev_loop *loop, const char *path,
                               struct vmm_http_script *script, double seconds,
