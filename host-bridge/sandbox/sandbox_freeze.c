@@ -154,8 +154,11 @@ void sandbox_started(struct sandbox *s)
 void sandbox_answered(struct sandbox *s)
 {
 	bool same = s->waking || s->recovers;
+	struct err e = {0};
 	if (same || s->restored) {
 		renew(s, same);
+	} else if (vm_check_boot(s->vm, &e) < 0) {
+		sandbox_failed(s, &e);
 	} else if (s->start != NULL) {
 		sandbox_start(s);
 	} else {

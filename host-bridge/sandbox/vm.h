@@ -70,7 +70,10 @@ json_t *vm_state(const struct vm *vm);
 const struct endpoint *vm_endpoint(const struct vm *vm);
 /* The VM of a plan without processes is to be reached elsewhere from now on. */
 void vm_move(struct vm *vm, const struct endpoint *to);
-/* The agent has answered: output of the VM is not listened to any more. */
+/* The agent has answered: whether the guest has all its files, as far as its kernel has said.
+ * -1 with ERR_LAUNCHER_FAILED: some did not fit into its memory. */
+int vm_check_boot(struct vm *vm, struct err *e);
+/* It is of use: output of the VM is not listened to any more. */
 void vm_booted(struct vm *vm);
 
 /* Ask its VMM, one thing at a time; a plan without `vmm` must not be asked. -1 with `e` when

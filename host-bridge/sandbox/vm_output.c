@@ -36,32 +36,48 @@ static void on_output(struct ev_loop *loop, ev_io *w, int revents)
 	}
 }
 
-/* What follows the last of these marks, to the end of the line. */
-static bool said_after(const struct vm *vm, const char *mark, char out[80])
+/* What the guest cannot start of, the cause before its consequences: how the line begins that
+ * says so, and the word in it that tells of too little memory. */
+static const struct reason {
+	const char *mark, *what, *memory;
+} reasons[] = {
+    {"qemu: initrd is too large, ", "the guest's initramfs is too large", "need"},
+    {"Initramfs unpacking failed: ", "the guest's initramfs cannot be unpacked", "write error"},
+    {"error init: ", "the guest cannot start", NULL},
+    {"Kernel panic - not syncing: ", "the guest's kernel panicked", "memory"},
+};
+#define UNPACKING 1
+
+/* The last such line. */
+static bool says(const struct vm *vm, const struct reason *r, struct err *e)
 {
 	const char *said = NULL, *next = vm->output >= 0 ? vm->tail : NULL;
-	while (next != NULL && (next = strstr(next, mark)) != NULL)
-		said = next += strlen(mark);
+	char why[64];
+	while (next != NULL && (next = strstr(next, r->mark)) != NULL)
+		said = next += strlen(r->mark);
 	if (said == NULL)
 		return false;
-	snprintf(out, 80, "%.*s", (int)strcspn(said, "\r\n"), said);
+	snprintf(why, sizeof(why), "%.*s", (int)strcspn(said, "\r\n"), said);
+	if (r->memory != NULL && strstr(why, r->memory) != NULL)
+		err_field(e, ERR_LAUNCHER_FAILED, "resources.memory_mib",
+		          "%s: %s; most likely it has too little memory", r->what, why);
+	else
+		err_set(e, ERR_LAUNCHER_FAILED, "%s: %s", r->what, why);
 	return true;
 }
 
 bool vm_output_reason(struct vm *vm, struct err *e)
 {
-	char why[80];
-	if (said_after(vm, "error init: ", why))
-		err_set(e, ERR_LAUNCHER_FAILED, "the guest cannot start: %s", why);
-	else if (!said_after(vm, "Kernel panic - not syncing: ", why))
-		return false;
-	else if (strstr(why, "memory") == NULL)
-		err_set(e, ERR_LAUNCHER_FAILED, "the guest's kernel panicked: %s", why);
-	else
-		err_field(e, ERR_LAUNCHER_FAILED, "resources.memory_mib",
-		          "the guest's kernel panicked: %s; most likely it has too little",
-		          why);
-	return true;
+	for (size_t i = 0; i < sizeof(reasons) / sizeof(*reasons); i++)
+		if (says(vm, &reasons[i], e))
+			return true;
+	return false;
+}
+
+int vm_check_boot(struct vm *vm, struct err *e)
+{
+	vm_output_drain(vm);
+	return says(vm, &reasons[UNPACKING], e) ? -1 : 0;
 }
 
 void vm_output_init(struct vm *vm)

@@ -60,8 +60,7 @@ void vm_output_init(struct vm *vm);
 int vm_output_open(struct vm *vm, struct err *e);
 void vm_output_close(struct vm *vm);
 void vm_output_drain(struct vm *vm); /* keep the end of what is there */
-/* What the guest's init gave as the reason when it powered the machine off, or its kernel when
- * it panicked; false: nothing. */
+/* Why the guest cannot start, as its init, its kernel or its VMM has said; false: none has. */
 bool vm_output_reason(struct vm *vm, struct err *e);
 
 /* vm_calls.c */

@@ -6,6 +6,7 @@ import shutil
 import socket
 import sqlite3
 import struct
+import subprocess
 import threading
 
 import pytest
@@ -126,7 +127,29 @@ def test_a_guest_that_panics_for_want_of_memory_says_so(yard, unchanged):
     reply = yard.create(template="base", resources={"memory_mib": 64})
     refused(reply, 502, "launcher.failed", "resources.memory_mib")
     assert reply.error["message"] == "the guest's kernel panicked: " \
-        "System is deadlocked on memory; most likely it has too little"
+        "System is deadlocked on memory; most likely it has too little memory"
+
+
+@pytest.mark.parametrize("size,message", [
+    (100 << 20, "the guest's initramfs cannot be unpacked: write error"),
+    (None, "the guest's initramfs is too large: cannot support."),
+])
+def test_files_that_do_not_fit_into_memory_are_not_left_out(yard, unchanged, size, message):
+    """Of the size that they are of in memory, and, for None, on disk."""
+    (yard.rootfs / "filled.cpio").write_bytes((ROOTFS / "base.cpio").read_bytes())
+    with open(yard.rootfs / "filled.cpio", "ab") as out:
+        if size is None:
+            out.truncate(200 << 20)
+        else:
+            archive = subprocess.run("truncate -s %d f; echo f | cpio -o -H newc --quiet | gzip -1"
+                                     % size, shell=True, cwd=yard.rootfs, stdout=subprocess.PIPE)
+            out.write(archive.stdout)
+    yard.write("filled", {**TEMPLATES["base"], "name": "filled",
+                          "initrds": {"qemu": str(yard.rootfs / "filled.cpio")}})
+    reply = yard.create(template="filled", resources={"memory_mib": 128})
+    refused(reply, 502, "launcher.failed", "resources.memory_mib")
+    assert reply.error["message"].startswith(message)
+    assert reply.error["message"].endswith("; most likely it has too little memory")
 
 
 @pytest.mark.parametrize("body,field", [
