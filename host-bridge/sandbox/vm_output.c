@@ -52,7 +52,7 @@ static const struct reason {
 static bool says(const struct vm *vm, const struct reason *r, struct err *e)
 {
 	const char *said = NULL, *next = vm->output >= 0 ? vm->tail : NULL;
-	char why[64];
+	char why[80];
 	while (next != NULL && (next = strstr(next, r->mark)) != NULL)
 		said = next += strlen(r->mark);
 	if (said == NULL)
