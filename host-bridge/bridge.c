@@ -17,6 +17,7 @@
 #include "host-bridge/api/vigil.h"
 #include "host-bridge/sandbox/event_log.h"
 #include "host-bridge/sockets.h"
+#include "host-bridge/steady.h"
 
 #define DRAIN_POLL_S 0.05 /* how often draining looks whether it is over */
 #define FLUSH_S 2         /* what the last replies may take to leave */
@@ -26,6 +27,7 @@ struct bridge {
 	struct adopt *adopt;
 	ev_signal term, interrupt;
 	ev_timer drain;
+	struct steady steady;
 	ev_tstamp deadline; /* of the current stage of draining */
 	bool inherited, ending, suspended;
 };
@@ -42,7 +44,7 @@ static void suspend(struct bridge *b)
 	event_log_end(sandbox_set_events(b->api.sandboxes));
 	http_server_drain(b->api.http);
 	b->suspended = true;
-	b->deadline = ev_now(b->api.loop) + FLUSH_S;
+	b->deadline = steady_now() + FLUSH_S;
 }
 
 static void on_drain(struct ev_loop *loop, ev_timer *w, int revents)
@@ -51,9 +53,9 @@ static void on_drain(struct ev_loop *loop, ev_timer *w, int revents)
 	bool idle = b->suspended ? http_server_connections(b->api.http) == 0
 	                         : http_server_exchanges(b->api.http) == 0;
 	(void)revents;
-	if (b->suspended && (idle || ev_now(loop) >= b->deadline))
+	if (b->suspended && (idle || steady_now() >= b->deadline))
 		ev_break(loop, EVBREAK_ALL);
-	else if (!b->suspended && (idle || ev_now(loop) >= b->deadline))
+	else if (!b->suspended && (idle || steady_now() >= b->deadline))
 		suspend(b);
 }
 
@@ -71,7 +73,7 @@ static void on_signal(struct ev_loop *loop, ev_signal *w, int revents)
 	b->ending = true;
 	b->api.draining = true;
 	sandbox_set_drain(b->api.sandboxes);
-	b->deadline = ev_now(loop) + b->api.settings->drain_seconds;
+	b->deadline = steady_now() + b->api.settings->drain_seconds;
 	if (b->inherited)
 		http_server_drain(b->api.http);
 	ev_timer_start(loop, &b->drain);
@@ -207,6 +209,7 @@ int bridge_serve(const struct settings *c)
 	if (open_parts(&b, &e) < 0)
 		fatal("bridge", "%s", e.msg);
 	watch_signals(&b);
+	steady_watch(&b.steady, b.api.loop);
 	ev_run(b.api.loop, 0);
 	tell_what_stays(&b.api);
 	close_parts(&b);

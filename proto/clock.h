@@ -1,7 +1,7 @@
 /*
  * The two clocks of both programs: durations and deadlines are monotonic, only instants that a
- * person reads are wall-clock time. The loop's own time is ev_now(), which stands still during
- * a turn.
+ * person reads are wall-clock time, and so ev_now() is. What the bridge counts is steady_now(),
+ * by which this process's own standstills do not count.
  */
 #ifndef SANDGATE_CLOCK_H
 #define SANDGATE_CLOCK_H

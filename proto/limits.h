@@ -347,7 +347,9 @@
 #define ANSWER_DEADLINE_S 20      /* each answer that an opened session owes */
 #define STARTED_DEADLINE_S 60     /* … but Started: an exec may queue to be spawned */
 #define DRAIN_DEFAULT_S 20        /* --drain-seconds */
-#define LINK_LINGER_MS 1000       /* a closed link goes on sending what was queued */
+#define STALL_S 2           /* the bridge has not turned its loop for longer: it stood still */
+#define STALL_LOOK_S 1      /* … and turns it at least so often */
+#define LINK_LINGER_MS 1000 /* a closed link goes on sending what was queued */
 
 /* How often a link looks whether the guest still stands still (seconds). */
 #define GATE_LOOK_S 1

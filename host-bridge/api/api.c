@@ -15,6 +15,7 @@
 #include "host-bridge/api/routes.h"
 #include "host-bridge/http/body.h"
 #include "host-bridge/http/doc.h"
+#include "host-bridge/steady.h"
 
 #define JSON_TYPE "application/json"
 #define FORM_TYPE "application/x-www-form-urlencoded"
@@ -257,7 +258,7 @@ static void on_request(struct http_exchange *x, void *arg)
 	}
 	r->api = arg;
 	r->x = x;
-	r->received = ev_now(r->api->loop);
+	r->received = steady_now();
 	http_watch(x, on_gone, on_room, r);
 	take_request_id(r);
 	if (check(r, &e) < 0)

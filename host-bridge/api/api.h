@@ -48,7 +48,7 @@ struct api_request {
 	char exec_id[EXEC_ID_MAX + 1];    /* the path's {eid}, or the exec that was started */
 	int refused;                      /* the HTTP layer answered with this status; or 0 */
 	const char *outcome;              /* of an exec, for the audit log; static, or NULL */
-	ev_tstamp received;
+	double received;                  /* steady_now() */
 	void (*on_gone)(struct api_request *r);
 	void (*on_room)(struct api_request *r);
 	void *owner; /* the handler's own */

@@ -8,12 +8,13 @@
 #include "host-bridge/api/sandbox_body.h"
 #include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/snapshot.h"
+#include "host-bridge/steady.h"
 
 /* Lives until the last child is ready, whether the client still waits or not. */
 struct fork {
 	struct api_request *r; /* NULL: gone; the children go, too */
 	struct api *api;
-	ev_tstamp received;
+	double received;
 	json_t *metadata;                   /* for the children; NULL: the parent's */
 	struct sandbox *children[FORK_MAX]; /* held: one may end before the last is ready */
 	unsigned count, made, waiting;
@@ -73,7 +74,7 @@ static void on_ready(struct sandbox *s, const struct err *e, void *arg)
 {
 	struct fork *f = arg;
 	(void)s;
-	metrics_sandbox(f->api->metrics, e == NULL, ev_now(f->api->loop) - f->received);
+	metrics_sandbox(f->api->metrics, e == NULL, steady_now() - f->received);
 	if (e != NULL && f->failure.code == ERR_NONE)
 		f->failure = *e;
 	if (--f->waiting == 0)

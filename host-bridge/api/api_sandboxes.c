@@ -13,6 +13,7 @@
 #include "host-bridge/exec/result_json.h"
 #include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/snapshot.h"
+#include "host-bridge/steady.h"
 
 /* ---- create ---- */
 
@@ -46,7 +47,7 @@ static void on_ready(struct sandbox *s, const struct err *e, void *arg)
 		e = &mute;
 	}
 	if (!c.replay)
-		metrics_sandbox(r->api->metrics, e == NULL, ev_now(r->api->loop) - r->received);
+		metrics_sandbox(r->api->metrics, e == NULL, steady_now() - r->received);
 	if (e == NULL) {
 		reply_created(r, s, text);
 		return;

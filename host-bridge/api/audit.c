@@ -9,6 +9,7 @@
 #include "host-bridge/api/api.h"
 #include "host-bridge/api/routes.h"
 #include "host-bridge/exec/result_json.h"
+#include "host-bridge/steady.h"
 #include "proto/clock.h"
 #include "proto/log.h"
 
@@ -67,8 +68,7 @@ void audit_request(struct audit *a, const struct api_request *r, int status)
 	json_out_string(&out, "exec", or_null(r->exec_id));
 	json_out_string(&out, "outcome", r->outcome);
 	json_out_int(&out, "status", status);
-	json_out_int(&out, "duration_ms",
-	             (int64_t)((ev_now(r->api->loop) - r->received) * 1000));
+	json_out_int(&out, "duration_ms", (int64_t)((steady_now() - r->received) * 1000));
 	json_out_end(&out, '}');
 	json_out_raw(&out, "\n", 1);
 	if (write(a->fd, out.data, out.len) != (ssize_t)out.len)

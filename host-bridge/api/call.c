@@ -10,6 +10,7 @@
 #include "host-bridge/api/metrics.h"
 #include "host-bridge/api/quota.h"
 #include "host-bridge/exec/result_json.h"
+#include "host-bridge/steady.h"
 #include "proto/log.h"
 
 enum call_state { CALL_OPENING, CALL_RUNNING, CALL_ATTACHING };
@@ -100,7 +101,7 @@ static void call_finish(struct call *c, Sandgate__Result *result, uint64_t end)
 	exec_claim_end(&c->claim);
 	sandbox_exec_ended(&c->exec, r->outcome);
 	if (!c->replay)
-		metrics_exec(c->metrics, result->outcome, ev_now(c->loop) - r->received);
+		metrics_exec(c->metrics, result->outcome, steady_now() - r->received);
 	if (!c->q->exec.keep_output && c->owner) {
 		bool cut[2];
 		call_output_cut(&c->out, result, cut);
@@ -201,7 +202,7 @@ static void on_started(struct call *c, const Sandgate__Started *s)
 	bool first = c->state == CALL_OPENING;
 	c->state = CALL_RUNNING;
 	c->owner = s->owner;
-	c->attached_at = ev_now(c->loop);
+	c->attached_at = steady_now();
 	if (first)
 		c->replay = s->existing;
 	if (first && s->existing)
@@ -283,7 +284,7 @@ static void on_end(struct dial *d, const struct dial_end *end)
 		c->owner = false;
 	if (lost)
 		log_info("call", c->r->id, "the link to %s is lost", c->q->exec_id);
-	bool good = ev_now(c->loop) - c->attached_at > REATTACH_GOOD_S;
+	bool good = steady_now() - c->attached_at > REATTACH_GOOD_S;
 	if ((end->suspended || (end->opened && good)) && !c->going)
 		c->attach_tries = 0; /* the guest may be saved time and again */
 	if ((replaced || lost) && c->attach_tries++ < REATTACH_TRIES && reattach(c, &e) == 0)

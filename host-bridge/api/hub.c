@@ -6,6 +6,7 @@
 
 #include "host-bridge/api/dial.h"
 #include "host-bridge/api/watcher.h"
+#include "host-bridge/steady.h"
 #include "proto/log.h"
 
 #define BUCKETS 256 /* a power of two */
@@ -167,17 +168,12 @@ static void attach(struct hub *h, struct sandbox *s)
 		fail(h, &e);
 }
 
-static double now(const struct hub *h)
-{
-	return ev_now(LIST_FIRST(&h->watchers)->r->api->loop);
-}
-
 /* A link may break though the guest is well. */
 static bool attach_again(struct hub *h, const struct dial_end *end)
 {
 	if (!h->attached || !end->opened || end->err.code != ERR_SANDBOX_LOST)
 		return false;
-	bool good = now(h) - h->attached_at > REATTACH_GOOD_S;
+	bool good = steady_now() - h->attached_at > REATTACH_GOOD_S;
 	if (h->retried && !end->suspended && !good)
 		return false;
 	h->retried = !end->suspended;
@@ -252,7 +248,7 @@ static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
 	bool started = f->body_case == SANDGATE__GUEST_FRAME__BODY_STARTED;
 	h->retried &= started;
 	if (started)
-		h->attached_at = now(h);
+		h->attached_at = steady_now();
 	switch (f->body_case) {
 	case SANDGATE__GUEST_FRAME__BODY_EXEC_STATE:
 		if (!h->attached)

@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/clock.h"
-
 #include "host-bridge/http/doc.h"
+#include "host-bridge/steady.h"
 
 #define MINUTE_S 60.
 #define CLOCK_SLACK_S 1e-6 /* sums of parts of a minute are not exact */
@@ -67,7 +66,7 @@ static void count_sandboxes(const struct quota *q, const char *workspace,
 
 static double worked_off(const struct quota_use *u)
 {
-	return fmax(u->creates_due - clock_mono_s(), 0);
+	return fmax(u->creates_due - steady_now(), 0);
 }
 
 /* Seconds until `count` more are allowed; not above 0: they are. */
@@ -83,7 +82,7 @@ static double creates_wait(const struct quota_use *u, uint64_t max, unsigned cou
 static void meter_create(struct quota_use *u, uint64_t max)
 {
 	if (max != LIMIT_NONE && max > 0)
-		u->creates_due = clock_mono_s() + worked_off(u) + MINUTE_S / (double)max;
+		u->creates_due = steady_now() + worked_off(u) + MINUTE_S / (double)max;
 }
 
 static uint64_t creates_counted(const struct quota_use *u, uint64_t max)

@@ -9,6 +9,7 @@
 #include "host-bridge/api/api_error.h"
 #include "host-bridge/exec/result_json.h"
 #include "host-bridge/http/utf8.h"
+#include "host-bridge/steady.h"
 
 /* ---- events ---- */
 
@@ -216,11 +217,11 @@ int sse_parse_id(const char *id, char exec_id[EXEC_ID_MAX + 1], uint64_t *number
 static void on_quiet(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct sse *s = w->data;
-	double left = s->wrote + SSE_COMMENT_S - ev_now(loop);
+	double left = s->wrote + SSE_COMMENT_S - steady_now();
 	(void)revents;
 	if (left <= 0) {
 		http_write(s->r->x, ":\n\n", 3);
-		s->wrote = ev_now(loop);
+		s->wrote = steady_now();
 		left = SSE_COMMENT_S;
 	}
 	ev_timer_set(w, left, 0.);
@@ -230,7 +231,7 @@ static void on_quiet(struct ev_loop *loop, ev_timer *w, int revents)
 void sse_open(struct sse *s, struct api_request *r)
 {
 	s->r = r;
-	s->wrote = ev_now(r->api->loop);
+	s->wrote = steady_now();
 	http_set_header(r->x, "Cache-Control", "no-cache");
 	http_set_header(r->x, "X-Accel-Buffering", "no");
 	http_begin(r->x, 200, "text/event-stream");
@@ -241,7 +242,7 @@ void sse_open(struct sse *s, struct api_request *r)
 
 bool sse_write(struct sse *s, const struct json_out *events)
 {
-	s->wrote = ev_now(s->r->api->loop);
+	s->wrote = steady_now();
 	if (events->failed) /* half an event, and what it told is missing */
 		http_break(s->r->x);
 	return http_write(s->r->x, events->data, events->len);

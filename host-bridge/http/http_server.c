@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "host-bridge/steady.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -234,11 +235,11 @@ static void on_due(EV_P_ struct ev_timer *w, int revents)
 	struct http_conn *c;
 
 	(void)revents;
-	while ((c = TAILQ_FIRST(&due->queue)) && c->due <= ev_now(EV_A))
+	while ((c = TAILQ_FIRST(&due->queue)) && c->due <= steady_now())
 		http_conn_expire(c);
 	if (c) {
 		ev_timer_stop(EV_A_ w);
-		ev_timer_set(w, c->due - ev_now(EV_A), 0);
+		ev_timer_set(w, c->due - steady_now(), 0);
 		ev_timer_start(EV_A_ w);
 	}
 }
@@ -256,7 +257,7 @@ void http_server_await(struct http_conn *c, enum http_deadline kind, bool anew)
 	if (kind == HTTP_D_NONE)
 		return;
 	due = &s->due[kind];
-	c->due = ev_now(s->loop) + due->seconds;
+	c->due = steady_now() + due->seconds;
 	TAILQ_INSERT_TAIL(&due->queue, c, due_link);
 	/* A timer that fires for a wait long over looks for the next one. */
 	if (!ev_is_active(&due->timer)) {

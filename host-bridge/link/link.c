@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "host-bridge/link/link_private.h"
-#include "proto/clock.h"
+#include "host-bridge/steady.h"
 #include "proto/frame.h"
 #include "proto/limits.h"
 
@@ -30,7 +30,7 @@ void link_update_due(struct link *l)
 	else if (l->state == OPENING || (l->state == OPEN && !l->paused))
 		due = l->answer_due;
 	if (due > 0)
-		link_timer_in(l, &l->due, due - clock_mono_s());
+		link_timer_in(l, &l->due, due - steady_now());
 	else
 		ev_timer_stop(l->loop, &l->due);
 }
@@ -235,7 +235,7 @@ struct link *link_create_behind(struct link_gate *g, bool urgent, struct ev_loop
 	l->to = to;
 	l->fd = -1;
 	l->connect_ms = deadline_ms;
-	l->connect_due = clock_mono_s() + deadline_ms / 1e3;
+	l->connect_due = steady_now() + deadline_ms / 1e3;
 	l->backoff_ms = CONNECT_BACKOFF_MIN_MS;
 	ev_init(&l->io, on_io);
 	ev_timer_init(&l->kick, on_kick, 0., 0.);
@@ -268,7 +268,7 @@ int link_open(struct link *l, Sandgate__Open *open, unsigned deadline_ms,
 	l->on_end = NULL;
 	l->open_ms = deadline_ms;
 	link_put_off(l);
-	l->answer_due = clock_mono_s() + deadline_ms / 1e3;
+	l->answer_due = steady_now() + deadline_ms / 1e3;
 	if (l->state != CONNECTING)
 		l->connect_due = l->answer_due;
 	if (l->state == READY) {
@@ -291,7 +291,7 @@ void link_expect(struct link *l, unsigned deadline_ms)
 		return;
 	l->expect_ms = deadline_ms;
 	link_put_off(l);
-	l->answer_due = deadline_ms > 0 ? clock_mono_s() + deadline_ms / 1e3 : 0;
+	l->answer_due = deadline_ms > 0 ? steady_now() + deadline_ms / 1e3 : 0;
 	link_update_due(l);
 }
 

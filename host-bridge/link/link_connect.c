@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "host-bridge/link/link_private.h"
-#include "proto/clock.h"
+#include "host-bridge/steady.h"
 #include "proto/limits.h"
 
 static void on_connected(int fd, const uint8_t *early, size_t early_len, const struct err *e,
@@ -44,7 +44,7 @@ static void on_connected(int fd, const uint8_t *early, size_t early_len, const s
 static void on_turn(struct link_pass *p)
 {
 	struct link *l = (struct link *)((char *)p - offsetof(struct link, pass));
-	double now = clock_mono_s();
+	double now = steady_now();
 	l->still = link_gate_still(p->gate);
 	l->connect_due = now + l->connect_ms / 1e3;
 	if (l->handlers != NULL)
@@ -55,7 +55,7 @@ static void on_turn(struct link_pass *p)
 
 static void wait_for_turn(struct link *l)
 {
-	l->queued_at = clock_mono_s();
+	l->queued_at = steady_now();
 	l->turn_due = l->queued_at + l->connect_ms / 1e3;
 	l->pass.on_turn = on_turn;
 	link_pass_wait(&l->pass);
@@ -97,7 +97,7 @@ void link_connect(struct link *l)
 	}
 	if (l->pass.in && !was_in)
 		l->still = link_gate_still(l->pass.gate);
-	double left_ms = (l->connect_due - clock_mono_s()) * 1e3;
+	double left_ms = (l->connect_due - steady_now()) * 1e3;
 	unsigned one_try = CONNECT_TRY_MS;
 	if (left_ms < CONNECT_TRY_MS)
 		one_try = left_ms > 1 ? (unsigned)left_ms : 1;

@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-#include "proto/clock.h"
+#include "host-bridge/steady.h"
 #include "proto/limits.h"
 
 void link_gate_init(struct link_gate *g)
@@ -72,13 +72,13 @@ static void serve_all(struct link_gate *g)
 
 double link_gate_still(const struct link_gate *g)
 {
-	return g->still + (g->closed ? clock_mono_s() - g->closed_at : 0);
+	return g->still + (g->closed ? steady_now() - g->closed_at : 0);
 }
 
 void link_gate_close(struct link_gate *g, void (*on_quiet)(struct link_gate *g))
 {
 	if (!g->closed)
-		g->closed_at = clock_mono_s();
+		g->closed_at = steady_now();
 	g->closed = true;
 	g->on_quiet = on_quiet;
 	serve_all(g);

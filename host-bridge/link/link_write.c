@@ -3,7 +3,7 @@
 #include <sys/socket.h>
 
 #include "host-bridge/link/link_private.h"
-#include "proto/clock.h"
+#include "host-bridge/steady.h"
 #include "proto/frame.h"
 
 void link_flush(struct link *l)
@@ -56,7 +56,7 @@ void link_send_open(struct link *l)
 {
 	l->state = OPENING;
 	link_put_off(l);
-	l->try_due = clock_mono_s() + l->try_ms / 1e3;
+	l->try_due = steady_now() + l->try_ms / 1e3;
 	link_update_due(l);
 	link_flush(l);
 }

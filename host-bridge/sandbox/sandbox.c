@@ -10,6 +10,7 @@
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
 #include "host-bridge/sandbox/vm_usage.h"
+#include "host-bridge/steady.h"
 #include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
@@ -97,7 +98,7 @@ static void on_vm_up(struct vm *vm, void *arg)
 {
 	struct sandbox *s = arg;
 	(void)vm;
-	s->up = clock_mono_s();
+	s->up = steady_now();
 	if (s->restored && s->agent != NULL && s->generation > 0)
 		sandbox_answered(s); /* the snapshot says who it is */
 	else
@@ -162,7 +163,7 @@ void sandbox_running(struct sandbox *s)
 	struct err e = {0};
 	if (!s->recovers) {
 		s->launch_ms = (unsigned)((s->up - s->born) * 1e3);
-		s->agent_ms = (unsigned)((clock_mono_s() - s->up) * 1e3);
+		s->agent_ms = (unsigned)((steady_now() - s->up) * 1e3);
 	}
 	/* Something may run in all but a template's first boot, and in what starts from that,
 	 * unless the template has a service. */
@@ -247,7 +248,7 @@ struct sandbox *sandbox_new(struct sandbox_set *set, const char *id)
 	s->set = set;
 	snprintf(s->id, sizeof(s->id), "%s", id);
 	s->created_ms = clock_wall_ms();
-	s->born = s->active = clock_mono_s();
+	s->born = s->active = s->made = steady_now();
 	sandbox_init_timer(s);
 	sandbox_init_waiters(s);
 	sandbox_init_links(s);

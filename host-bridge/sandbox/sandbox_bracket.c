@@ -8,7 +8,7 @@
 
 #include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
-#include "proto/clock.h"
+#include "host-bridge/steady.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -34,7 +34,7 @@ static int open_bracket(struct sandbox *s, struct err *e)
 	struct bracket *b = calloc(1, sizeof(*b));
 	if (b == NULL)
 		return err_set(e, ERR_CAPACITY, "out of memory");
-	b->since = clock_mono_s();
+	b->since = steady_now();
 	ev_timer_init(&b->look, on_look, 0., 0.);
 	b->look.data = s;
 	s->bracket = b;
@@ -74,7 +74,7 @@ static void went_on(struct sandbox *s, const char *how)
 
 static void look_again(struct sandbox *s)
 {
-	if (clock_mono_s() - s->bracket->since < BRACKET_MAX_S) {
+	if (steady_now() - s->bracket->since < BRACKET_MAX_S) {
 		look_in(s, BRACKET_LOOK_S);
 		return;
 	}

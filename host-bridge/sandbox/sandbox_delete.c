@@ -5,7 +5,7 @@
 
 #include "host-bridge/sandbox/farewell.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
-#include "proto/clock.h"
+#include "host-bridge/steady.h"
 #include "proto/limits.h"
 
 /* Nothing that is under way may make it anything but deleted. What somebody else's agent has
@@ -75,7 +75,7 @@ static void tell_done(struct sandbox *s, const struct err *e)
 static void await_vm(struct sandbox *s)
 {
 	struct err e = {0};
-	double now = clock_mono_s();
+	double now = steady_now();
 	if (s->stopping && s->answer_due == 0)
 		s->answer_due = now + DELETE_ANSWER_S;
 	if (s->answer_due == 0)
@@ -108,11 +108,11 @@ void sandbox_delete_step(struct sandbox *s)
 		return;
 	if (!s->ending) {
 		s->ending = true;
-		s->cut_off_due = clock_mono_s() + DELETE_CANCEL_MS / 1e3;
+		s->cut_off_due = steady_now() + DELETE_CANCEL_MS / 1e3;
 		sandbox_tell(s, s->reason);
 	}
 	bool quiet = LIST_EMPTY(&s->listeners) && LIST_EMPTY(&s->told);
-	double left = s->cut_off_due - clock_mono_s();
+	double left = s->cut_off_due - steady_now();
 	if (!quiet && left > 0) {
 		sandbox_timer_in(s, left);
 		return;

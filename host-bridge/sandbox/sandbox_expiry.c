@@ -4,7 +4,7 @@
 
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
-#include "proto/clock.h"
+#include "host-bridge/steady.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -27,20 +27,19 @@ static double idle_in(const struct sandbox *s)
 	if (s->spec.ttl_seconds <= 0 || s->holds > 0 || s->status == SANDBOX_CREATING ||
 	    (is_kept(s) && !falls_asleep(s)))
 		return -1;
-	return fmax(s->active + s->spec.ttl_seconds - clock_mono_s(), 0);
+	return fmax(s->active + s->spec.ttl_seconds - steady_now(), 0);
 }
 
 static double too_old_in(const struct sandbox *s)
 {
 	if (s->spec.max_lifetime_seconds <= 0)
 		return -1;
-	double age = (double)(clock_wall_ms() - s->created_ms) / 1e3;
-	return fmax(s->spec.max_lifetime_seconds - age, 0);
+	return fmax(s->made + s->spec.max_lifetime_seconds - steady_now(), 0);
 }
 
 static double orphaned_in(const struct sandbox *s)
 {
-	return s->orphan_due == 0 ? -1 : fmax(s->orphan_due - clock_mono_s(), 0);
+	return s->orphan_due == 0 ? -1 : fmax(s->orphan_due - steady_now(), 0);
 }
 
 static double earlier(double a, double b)
@@ -133,7 +132,7 @@ static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
 
 void sandbox_touch(struct sandbox *s)
 {
-	s->active = clock_mono_s();
+	s->active = steady_now();
 }
 
 void sandbox_hold(struct sandbox *s)

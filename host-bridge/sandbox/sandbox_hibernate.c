@@ -10,7 +10,7 @@
 
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/vm_sweep.h"
-#include "proto/clock.h"
+#include "host-bridge/steady.h"
 #include "proto/log.h"
 
 void sandbox_saved_dir(const struct sandbox_set *set, const char *id, char out[PATH_MAX])
@@ -141,7 +141,7 @@ int sandbox_wake(struct sandbox *s, struct err *e)
 	saved_dir(s, dir);
 	s->waking = true;
 	sandbox_event(s, "booting", NULL, "wake");
-	s->born = clock_mono_s();
+	s->born = steady_now();
 	link_gate_close(&s->gate, NULL);
 	if (sandbox_restart(s, dir, e) == 0)
 		return 0;

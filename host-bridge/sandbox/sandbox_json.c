@@ -7,6 +7,7 @@
 #include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
+#include "host-bridge/steady.h"
 #include "proto/clock.h"
 
 /* RFC 3339, in UTC, with milliseconds. */
@@ -44,7 +45,7 @@ static const char *boot_mode(const struct sandbox *s)
 
 static double idle_seconds(const struct sandbox *s)
 {
-	return s->holds > 0 ? 0 : round((clock_mono_s() - s->active) * 1e3) / 1e3;
+	return s->holds > 0 ? 0 : round((steady_now() - s->active) * 1e3) / 1e3;
 }
 
 static json_t *expires_at(const struct sandbox *s)

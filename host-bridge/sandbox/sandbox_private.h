@@ -69,6 +69,7 @@ struct sandbox {
 
 	/* Its age, and when it ends. */
 	int64_t created_ms; /* wall clock */
+	double made;        /* steady_now(): the same, where its lifetime begins */
 	double born, up;    /* monotonic: create, every process runs */
 	double active;      /* monotonic: last activity */
 	double orphan_due;  /* monotonic; 0: it has an owner */

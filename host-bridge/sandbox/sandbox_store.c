@@ -1,4 +1,5 @@
 /* A sandbox as a row of the registry, and back. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,6 +220,7 @@ struct sandbox *sandbox_load(struct sandbox_set *set, const struct registry_row 
 	int status = sandbox_status_named(row->status, &unknown);
 	s->status = status >= 0 ? (enum sandbox_status)status : SANDBOX_FAILED;
 	s->created_ms = row->created_ms;
+	s->made -= fmax((double)(clock_wall_ms() - s->created_ms), 0) / 1e3;
 	if (s->status == SANDBOX_FAILED)
 		err_set(&s->failure, ERR_SANDBOX_LOST, "it failed before the bridge restarted");
 	s->spec.attach = s->launcher->external;

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "host-bridge/sandbox/sandbox_steps.h"
-#include "proto/clock.h"
+#include "host-bridge/steady.h"
 #include "proto/limits.h"
 
 /* ---- who waits ---- */
@@ -95,7 +95,7 @@ void sandbox_creator_gone(struct sandbox *s)
 		sandbox_delete(s, SANDGATE__CANCEL_REASON__CANCEL_CLIENT_GONE, NULL, NULL);
 		return;
 	}
-	s->orphan_due = clock_mono_s() + IDEMPOTENCY_ORPHAN_S;
+	s->orphan_due = steady_now() + IDEMPOTENCY_ORPHAN_S;
 	sandbox_update_timer(s);
 }
 

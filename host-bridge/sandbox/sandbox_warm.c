@@ -213,7 +213,7 @@ struct sandbox *sandbox_warm_claim(struct sandbox *s)
 	w->ready_waiters = s->ready_waiters;
 	SLIST_INIT(&s->ready_waiters);
 	w->created_ms = s->created_ms;
-	w->born = w->active = s->born;
+	w->born = w->active = w->made = s->born;
 	if (w->up > 0.)
 		w->up = s->born; /* nobody has waited for that */
 	sandbox_free(s);

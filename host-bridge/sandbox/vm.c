@@ -14,6 +14,7 @@
 #include "host-bridge/sandbox/disk.h"
 #include "host-bridge/sandbox/task.h"
 #include "host-bridge/sandbox/vm_sweep.h"
+#include "host-bridge/steady.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -97,8 +98,8 @@ static void leave(struct vm *vm)
 		return;
 	}
 	if (vm->left == 0.)
-		vm->left = ev_now(vm->loop);
-	if (ev_now(vm->loop) - vm->left > CLEANUP_WAIT_MS / 1e3) {
+		vm->left = steady_now();
+	if (steady_now() - vm->left > CLEANUP_WAIT_MS / 1e3) {
 		log_warn("vm", vm->id, "%s: it is not empty", vm->plan.cgroup);
 		vm_remove_dir(vm->dir);
 		gone(vm);

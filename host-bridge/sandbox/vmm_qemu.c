@@ -15,6 +15,7 @@
 #include "host-bridge/sandbox/sparse.h"
 #include "host-bridge/sandbox/task.h"
 #include "host-bridge/sandbox/vmm.h"
+#include "host-bridge/steady.h"
 #include "proto/limits.h"
 
 #define RECOVER_PAUSE_S 0.1
@@ -317,7 +318,7 @@ static void on_recovered(const struct err *e, void *arg)
 {
 	struct vmm_call *c = arg;
 	c->qmp = NULL;
-	if (e != NULL && ev_now(c->target.loop) < c->until) {
+	if (e != NULL && steady_now() < c->until) {
 		ev_timer_set(&c->again, RECOVER_PAUSE_S, 0.);
 		ev_timer_start(c->target.loop, &c->again);
 		return;
@@ -334,7 +335,7 @@ static struct vmm_call *recover(const struct vmm_target *t, const char *snapshot
 	(void)snapshot;
 	if (c == NULL)
 		return NULL;
-	c->until = ev_now(t->loop) + VMM_CALL_S;
+	c->until = steady_now() + VMM_CALL_S;
 	ev_timer_set(&c->again, 0., 0.); /* on_done never comes from inside */
 	ev_timer_start(t->loop, &c->again);
 	return c;

@@ -1,7 +1,7 @@
 /* Preloaded into a bridge by fault.py: counts those of its calls that change the world, ends it
- * with SIGKILL at the one that was asked for, lets the registry's disk be full, and lets
- * descriptors be short. What the test says, and what it is told, lies in a file that both have
- * mapped. */
+ * with SIGKILL at the one that was asked for, lets the registry's disk be full, lets
+ * descriptors be short, and lets the wall clock jump. What the test says, and what it is told,
+ * lies in a file that both have mapped. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,7 +17,9 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CALLS_MAX 4096 /* as in fault.py */
@@ -30,6 +32,7 @@ static struct control {
 	int32_t opened;   /* calls for a new descriptor since the test has set it to 0 */
 	int32_t short_at; /* from this one on there is none; 0: there always is */
 	int32_t short_count; /* … for so many calls */
+	int32_t wall_s;      /* the wall clock is wrong by so many seconds */
 	uint8_t calls[CALLS_MAX];
 } * control;
 
@@ -116,6 +119,26 @@ WRAP(ssize_t, send, SEND, (int fd, const void *data, size_t n, int flags), (fd, 
 WRAP(ssize_t, sendmsg, SEND, (int fd, const struct msghdr *m, int flags), (fd, m, flags))
 WRAP(int, waitid, WAIT, (idtype_t kind, id_t id, siginfo_t *info, int options),
      (kind, id, info, options))
+
+int clock_gettime(clockid_t id, struct timespec *t)
+{
+	static int (*next)(clockid_t id, struct timespec * t);
+	next = next != NULL ? next : NEXT(clock_gettime);
+	int rc = next(id, t);
+	if (rc == 0 && id == CLOCK_REALTIME && is_bridge())
+		t->tv_sec += control->wall_s;
+	return rc;
+}
+
+/* libev's way. */
+int gettimeofday(struct timeval *t, void *zone)
+{
+	struct timespec now;
+	(void)zone;
+	int rc = clock_gettime(CLOCK_REALTIME, &now);
+	*t = (struct timeval){now.tv_sec, now.tv_nsec / 1000};
+	return rc;
+}
 
 #define WRAP_OPENING(type, none, name, declared, passed) \
 	type name declared                               \

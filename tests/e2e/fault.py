@@ -1,5 +1,5 @@
-"""A bridge that dies at a chosen one of its calls to the kernel, whose registry's disk is full, or
-that runs out of descriptors: fault.c is preloaded into it."""
+"""A bridge that dies at a chosen one of its calls to the kernel, whose registry's disk is full, that
+runs out of descriptors, or whose wall clock jumps: fault.c is preloaded into it."""
 import contextlib
 import mmap
 import os
@@ -13,7 +13,7 @@ from client import until
 SOURCE = pathlib.Path(__file__).with_name("fault.c")
 NAMES = ("mkdir", "rename", "unlink", "rmdir", "write", "send", "connect", "clone", "kill", "wait",
          "truncate")
-HEAD = struct.Struct("=iiiiiii")  # struct control of fault.c
+HEAD = struct.Struct("=iiiiiiii")  # struct control of fault.c
 CALLS_MAX = 4096
 
 
@@ -65,6 +65,10 @@ class FaultyBridge(Bridge):
             yield
         finally:
             self._short_at(0)
+
+    def wall_clock_jumps(self, seconds):
+        """So far from the truth, from now on."""
+        self._set(7, seconds)
 
     def count_opened(self):
         """Begin to count."""
