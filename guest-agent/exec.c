@@ -32,7 +32,7 @@ static void enter_draining(struct exec *x)
 	exec_output_close_child(x);
 	cgroup_leaf_counters(x->leaf, &x->counters);
 	if (x->req.limits.oom_group && x->counters.oom_kills > 0 && x->reaped &&
-	    x->leader_code != CLD_EXITED)
+	    x->leader_code != CLD_EXITED && x->leader_status == SIGKILL)
 		x->kill_leftovers = true; /* they are dying with it: wait for that */
 	ev_timer_stop(x->env->loop, &x->deadline);
 	ev_timer_stop(x->env->loop, &x->cpu);
@@ -116,7 +116,8 @@ void exec_step(struct exec *x)
 
 /* ---- the process ---- */
 
-static void look_at_leader(struct exec *x)
+/* `has_ended`: so its pidfd says. */
+static void look_at_leader(struct exec *x, bool has_ended)
 {
 	ev_io *w = &x->leader;
 	siginfo_t info = {0};
@@ -126,6 +127,8 @@ static void look_at_leader(struct exec *x)
 		log_error("exec", x->req.id, "its exit status is gone: %s", strerror(errno));
 		info = (siginfo_t){.si_code = CLD_KILLED, .si_status = SIGKILL};
 	} else if (info.si_pid == 0) {
+		if (has_ended)
+			exec_look_again(x); /* its tracer keeps it: its pidfd would not rest */
 		return;
 	}
 	x->reaped = true;
@@ -141,7 +144,7 @@ static void on_leader(struct ev_loop *loop, ev_io *w, int revents)
 {
 	(void)loop;
 	(void)revents;
-	look_at_leader(w->data);
+	look_at_leader(w->data, true);
 }
 
 static void close_stdin_fd(struct exec *x)
@@ -256,7 +259,7 @@ static void on_spawned(const struct spawn_result *r, void *arg)
 	exec_request_spent(&x->req);
 	exec_step(x);
 	if (x->spawned)
-		look_at_leader(x); /* a short command is over by now: nothing need be watched */
+		look_at_leader(x, false); /* most often it is over, and need not be watched */
 }
 
 /* The user could not be resolved: reported from the loop, as a spawn would be. */
@@ -322,6 +325,7 @@ fail:
 void exec_destroy(struct exec *x)
 {
 	ev_timer_stop(x->env->loop, &x->link_lost);
+	ev_timer_stop(x->env->loop, &x->look);
 	if (x->leaf != NULL)
 		cgroup_leaf_retire(x->leaf, x->killed);
 	if (x->leader.fd >= 0) {

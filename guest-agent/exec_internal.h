@@ -34,6 +34,7 @@ struct exec {
 
 	ev_timer deadline;  /* the timeout */
 	ev_timer phase;     /* STARTING: the spawn's deadline; DRAINING: silence */
+	ev_timer look;      /* again at a leader that has ended, and that its tracer keeps */
 	ev_timer kill;      /* from SIGTERM to the kill, then from kill to kill */
 	ev_timer cpu;       /* next look at the CPU time */
 	ev_timer link_lost; /* also once it is finished: what is held for the owner goes */
@@ -97,10 +98,11 @@ void exec_fill_result(struct exec *x, bool leftovers); /* whether any are in the
 
 /* exec_stop.c */
 void exec_stop_init(struct exec *x);
-void exec_stop_timers(struct exec *x); /* all but link_lost */
+void exec_stop_timers(struct exec *x); /* all but look and link_lost */
 void exec_arm_limits(struct exec *x);  /* once the process runs */
 void exec_end(struct exec *x, enum verdict_cause cause, Sandgate__CancelReason reason,
               uint64_t grace_ms);
+void exec_look_again(struct exec *x); /* watch the leader anew after a pause */
 /* The agent cannot serve it: it is ended, and no end of its own. */
 void exec_give_up(struct exec *x);
 void exec_kill(struct exec *x); /* the leaf and the leader, again until CLEARING is over */

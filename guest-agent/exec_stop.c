@@ -1,11 +1,16 @@
 /* Ending an exec: deadlines, limits that we watch, cancels, signals, the kill. */
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "guest-agent/cgroup_files.h"
 #include "guest-agent/clock.h"
 #include "guest-agent/exec_internal.h"
+#include "guest-agent/own_mount.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -22,10 +27,13 @@ static void signal_leader(const struct exec *x, int sig)
 		syscall(SYS_pidfd_send_signal, x->leader.fd, sig, NULL, 0);
 }
 
-/* Without a cgroup the leader's process group stands in for the leaf. */
+/* Without a cgroup the leader's process group stands in for the leaf. A leaf that was given up
+ * was empty, and the group's number may be another's by now. */
 static void signal_all(struct exec *x, int sig)
 {
-	if (x->leaf != NULL && cgroup_leaf_fd(x->leaf) >= 0)
+	if (x->leaf == NULL)
+		return;
+	if (cgroup_leaf_fd(x->leaf) >= 0)
 		cgroup_leaf_signal(x->leaf, sig);
 	else if (x->pid > 0)
 		kill(-x->pid, sig);
@@ -69,11 +77,34 @@ static bool leader_is_dead(const struct exec *x)
 	        info.si_pid != 0);
 }
 
+#define STAT_FLAGS 6    /* fields of /proc/PID/stat, counted from the one behind the name */
+#define STAT_PENDING 28 /* signals of the first thread, as far as 31 */
+#define EXITING 0x04    /* PF_EXITING */
+
+/* Whether the leader has got a SIGKILL, or is on its way out. */
+static bool leader_is_dying(const struct exec *x)
+{
+	char path[32], text[512];
+	unsigned long field[STAT_PENDING + 1] = {0};
+
+	snprintf(path, sizeof(path), "%d/stat", (int)x->pid);
+	cgroup_files_read(own_proc(), path, text, sizeof(text));
+	char *at = strrchr(text, ')');
+	for (int i = 0; i <= STAT_PENDING && at != NULL; i++) {
+		if ((at = strchr(at + 1, ' ')) != NULL)
+			field[i] = strtoul(at + 1, NULL, 10);
+	}
+	return (field[STAT_FLAGS] & EXITING) != 0 ||
+	       (field[STAT_PENDING] >> (SIGKILL - 1) & 1) != 0;
+}
+
+/* Not every OOM kill ends the leader: the kernel spares those that ask for it by their
+ * oom_score_adj, and a cgroup that was nested in the leaf has victims of its own. */
 static bool oom_is_under_way(struct exec *x)
 {
 	struct cgroup_counters c = {0};
 	cgroup_leaf_counters(x->leaf, &c);
-	return x->req.limits.oom_group && c.oom_kills > 0;
+	return x->req.limits.oom_group && c.oom_kills > 0 && leader_is_dying(x);
 }
 
 /* The first cause wins; a later one only brings the kill forward. */
@@ -204,15 +235,31 @@ static void on_link_lost(struct ev_loop *loop, ev_timer *w, int revents)
 	exec_disown(w->data, SANDGATE__CANCEL_REASON__CANCEL_BRIDGE_LOST);
 }
 
+/* The leader's tracer may have let go of it. */
+static void on_look(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	struct exec *x = w->data;
+	(void)revents;
+	ev_io_start(loop, &x->leader);
+}
+
+void exec_look_again(struct exec *x)
+{
+	ev_io_stop(x->env->loop, &x->leader);
+	arm(x, &x->look, CLEANUP_RETRY_MS);
+}
+
 void exec_stop_init(struct exec *x)
 {
 	ev_now_update(x->env->loop);
 	ev_timer_init(&x->deadline, on_deadline, 0, 0);
 	ev_timer_init(&x->phase, on_phase, 0, 0);
+	ev_timer_init(&x->look, on_look, 0, 0);
 	ev_timer_init(&x->kill, on_kill, 0, 0);
 	ev_timer_init(&x->cpu, on_cpu, 0, 0);
 	ev_timer_init(&x->link_lost, on_link_lost, 0, 0);
-	x->deadline.data = x->phase.data = x->kill.data = x->cpu.data = x->link_lost.data = x;
+	x->deadline.data = x->phase.data = x->look.data = x->kill.data = x->cpu.data =
+	    x->link_lost.data = x;
 	if (x->req.timeout_ms > 0)
 		arm(x, &x->deadline, x->req.timeout_ms);
 	arm(x, &x->phase, x->req.user_errno != 0 ? 0 : SPAWN_DEADLINE_S * 1000);

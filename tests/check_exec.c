@@ -1,6 +1,7 @@
 /* One command from its start to its result: how it ends, what it gets and what it prints. */
 #include <signal.h>
 #include <stdio.h>
+#include <sys/wait.h>
 
 #include "tests/agent_fixture.h"
 
@@ -88,6 +89,28 @@ START_TEST(cancel_ends_it_with_its_reason)
 	transcript_free(&t);
 }
 END_TEST
+
+#ifndef __SANITIZE_ADDRESS__ /* which has a heap of its own */
+START_TEST(output_that_there_is_no_memory_for_is_no_exit)
+{
+	struct rlimit before, none;
+	siginfo_t ended;
+	int gate[2];
+	Sandgate__Exec m = exec_message("x", "read go </proc/$PPID/fd/99; echo out");
+	ck_assert(pipe2(gate, O_CLOEXEC) == 0 && dup3(gate[0], 99, O_CLOEXEC) == 99);
+	struct host *h = host_start(&m);
+	ck_assert_int_eq(write(gate[1], "\n", 1), 1);
+	ck_assert_int_eq(waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT), 0);
+	ck_assert_int_eq(getrlimit(RLIMIT_DATA, &before), 0);
+	none = (struct rlimit){1, before.rlim_max};
+	ck_assert_int_eq(setrlimit(RLIMIT_DATA, &none), 0);
+	struct transcript t = host_finish(h, 0);
+	ck_assert_int_eq(setrlimit(RLIMIT_DATA, &before), 0);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_CANCELLED);
+	transcript_free(&t);
+}
+END_TEST
+#endif
 
 START_TEST(missing_cwd_runs_nothing_and_names_the_stage)
 {
@@ -299,6 +322,9 @@ int main(void)
 	tcase_add_test(t, timeout_is_a_timeout_even_if_a_trap_exits_0);
 	tcase_add_test(t, a_stopped_or_deaf_process_is_killed_after_the_grace);
 	tcase_add_test(t, cancel_ends_it_with_its_reason);
+#ifndef __SANITIZE_ADDRESS__
+	tcase_add_test(t, output_that_there_is_no_memory_for_is_no_exit);
+#endif
 	tcase_add_test(t, missing_cwd_runs_nothing_and_names_the_stage);
 	tcase_add_test(t, unknown_user_is_a_spawn_failure);
 	tcase_add_test(t, unknown_program_is_127);

@@ -1,9 +1,11 @@
-/* Pipes whose lock a process holds for as long as it likes: nobody but its own exec waits. The
- * test's program is the process, too: see main. */
+/* Processes that hold what the agent wants of them, for as long as they like: the lock of a
+ * pipe, a leader's end. Nobody but their own exec waits. The test's program is the process,
+ * too: see main. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
+#include <sys/ptrace.h>
 
 #include "tests/agent_fixture.h"
 
@@ -65,11 +67,31 @@ static int leave_holder(void)
 	return 3;
 }
 
+/* A child traces its parent, which ends: only the tracer is told. */
+static int leave_tracer(void)
+{
+	int ready[2];
+	char byte;
+
+	if (pipe(ready) != 0)
+		return 99;
+	if (fork() == 0) {
+		if (ptrace(PTRACE_SEIZE, getppid(), NULL, NULL) == 0 &&
+		    write(ready[1], "", 1) == 1)
+			sleep(DEAD_S);
+		_exit(0);
+	}
+	close(ready[1]);
+	return read(ready[0], &byte, 1) == 1 ? 3 : 99;
+}
+
 static int hold(const char *what)
 {
 	alarm(DEAD_S);
 	if (strcmp(what, "leave") == 0)
 		return leave_holder();
+	if (strcmp(what, "trace") == 0)
+		return leave_tracer();
 	if (strcmp(what, "input") == 0)
 		hold_input();
 	if (write(STDOUT_FILENO, "printed\n", 8) == 8)
@@ -127,13 +149,6 @@ START_TEST(a_leftover_that_holds_the_pipe_does_not_hold_the_result)
 }
 END_TEST
 
-static void send_input(struct host *h)
-{
-	Sandgate__Stdin m = SANDGATE__STDIN__INIT;
-	m.data = BYTES("input");
-	host_send(h, SANDGATE__HOST_FRAME__BODY_STDIN, &m);
-}
-
 START_TEST(a_held_input_pipe_holds_nobody_up_but_its_own)
 {
 	Sandgate__Exec m = holder("input");
@@ -141,12 +156,26 @@ START_TEST(a_held_input_pipe_holds_nobody_up_but_its_own)
 	m.timeout_ms = 1000;
 	struct host *h = host_start(&m);
 	for (int i = 0; i < 3; i++) {
-		send_input(h);
+		host_send_stdin(h, "input", NULL);
 		turn_for(0.1);
 	}
 	others_are_served();
 	struct transcript t = host_finish(h, 0);
 	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
+	transcript_free(&t);
+}
+END_TEST
+
+START_TEST(a_leader_whose_tracer_keeps_it_is_awaited_at_rest)
+{
+	Sandgate__Exec m = holder("trace");
+	m.timeout_ms = 500;
+	struct host *h = host_start(&m);
+	unsigned before = ev_iteration(fixture_loop());
+	struct transcript t = host_finish(h, 0);
+	ck_assert_uint_lt(ev_iteration(fixture_loop()) - before, 500);
+	ck_assert_int_eq(t.result->outcome, SANDGATE__OUTCOME__OUTCOME_TIMED_OUT);
+	ck_assert(!t.result->cleanup_pending);
 	transcript_free(&t);
 }
 END_TEST
@@ -159,5 +188,6 @@ int main(int argc, char **argv)
 	tcase_add_test(t, a_held_output_pipe_holds_nobody_up_but_its_own);
 	tcase_add_test(t, a_leftover_that_holds_the_pipe_does_not_hold_the_result);
 	tcase_add_test(t, a_held_input_pipe_holds_nobody_up_but_its_own);
+	tcase_add_test(t, a_leader_whose_tracer_keeps_it_is_awaited_at_rest);
 	return run_suite("exec_held", t) != 0;
 }

@@ -1,8 +1,11 @@
 /* Processes that outlive the leader of their exec: what is heard of them, for how long, and
  * what holds for them afterwards. */
+#include <linux/sched.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "tests/agent_fixture.h"
 
@@ -142,6 +145,43 @@ START_TEST(a_leftovers_cpu_time_is_limited_after_its_result_is_dropped)
 }
 END_TEST
 
+/* A process group of its own by the number that another had. */
+static pid_t start_group(pid_t number)
+{
+	struct clone_args args = {
+	    .exit_signal = SIGCHLD, .set_tid = (uintptr_t)&number, .set_tid_size = 1};
+	pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof(args));
+	if (pid == 0) {
+		setpgid(0, 0);
+		for (;;)
+			pause();
+	}
+	ck_assert_msg(pid == number, "clone3: %s", strerror(errno));
+	while (getpgid(pid) != pid)
+		;
+	return pid;
+}
+
+START_TEST(a_signal_to_what_is_over_reaches_no_other)
+{
+	Sandgate__Exec m = exec_message("x", "echo $$");
+	Sandgate__Signal s = SANDGATE__SIGNAL__INIT;
+	struct transcript t = host_run(&m);
+	pid_t other = start_group((pid_t)atoi(t.out[0]));
+	struct host *h = host_attached("x", SANDGATE__ROLE__ROLE_CONTROL, 0);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_EXEC_STATE);
+	s.signal = SIGKILL;
+	s.all = true;
+	host_send(h, SANDGATE__HOST_FRAME__BODY_SIGNAL, &s);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_DONE);
+	host_close(h);
+	turn_for(0.1);
+	ck_assert_int_eq(waitpid(other, NULL, WNOHANG), 0);
+	kill(other, SIGKILL);
+	transcript_free(&t);
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t = new_case("exec_leftovers", fixture_setup, NULL);
@@ -151,5 +191,6 @@ int main(void)
 	tcase_add_test(t, chatty_leftovers_are_cut_at_the_drain_limit);
 	tcase_add_test(t, leftover_is_not_killed_by_sigpipe);
 	tcase_add_test(t, a_leftovers_cpu_time_is_limited_after_its_result_is_dropped);
+	tcase_add_test(t, a_signal_to_what_is_over_reaches_no_other);
 	return run_suite("exec_leftovers", t) != 0;
 }

@@ -107,6 +107,18 @@ class TestOom:
         ended(result, "exited", 3)
         assert result["stdout"] == "on\n" and result["oom_kills"] >= 1
 
+    @pytest.mark.parametrize("kill", [
+        "echo -1000 >/proc/self/oom_score_adj; "
+        "(echo 0 >/proc/self/oom_score_adj; exec tail /dev/zero)",
+        "mkdir -p /tmp/cg; mount -t cgroup2 none /tmp/cg; cd /tmp/cg; mkdir a b; "
+        "echo $$ >b/cgroup.procs; echo +memory >cgroup.subtree_control; echo 8M >a/memory.max; "
+        "sh -c 'echo $$ >a/cgroup.procs; exec tail /dev/zero'; cd /; umount -l /tmp/cg",
+    ], ids=["spared", "nested"])
+    def test_a_deadline_after_a_kill_that_spared_the_leader(self, sandbox, kill):
+        result = sandbox.run(f"{kill}; sleep 61", limits={"memory_mib": 16}, timeout_seconds=4)
+        assert (result["outcome"], result["exit_code"]) == ("timed_out", 124), result
+        assert result["oom_kills"] >= 1
+
     def test_137_that_is_none(self, sandbox):
         result = sandbox.run("exit 137", limits=self.LIMIT)
         ended(result, "exited", 137)
