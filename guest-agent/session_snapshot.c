@@ -79,7 +79,7 @@ static void put_suspended(struct session *s)
 
 void session_suspend(struct session *s)
 {
-	if (!s->exit_sent)
+	if (!s->exit_sent && s->state == SESSION_SERVING) /* else it has its last frame */
 		put_suspended(s);
 	exec_detach(&s->peer, !s->cancel_seen && !s->exit_sent);
 	session_close_when_sent(s);

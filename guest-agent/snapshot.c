@@ -36,7 +36,7 @@ struct snapshot {
 	enum state state;
 	uint64_t generation;
 	uint8_t instance[RENEW_ID_SIZE];
-	struct waiters preparing, resuming;
+	struct waiters preparing, resuming, repeating;
 
 	/* Prepare */
 	struct helper sync;
@@ -267,7 +267,7 @@ static void on_answer(struct ev_loop *loop, ev_timer *t, int revents)
 	(void)loop;
 	(void)revents;
 
-	tell(&sn->resuming, NULL);
+	tell(&sn->repeating, NULL);
 }
 
 static int begin_resume(struct snapshot *sn, const Sandgate__Resume *m, struct err *e)
@@ -302,9 +302,12 @@ int snapshot_resume(struct snapshot *sn, const Sandgate__Resume *m, struct snaps
 	if (m->generation < sn->generation)
 		return err_set(e, ERR_INVALID_STATE, "this guest is at generation %llu",
 		               (unsigned long long)sn->generation);
-	if (m->generation == sn->generation)
+	if (m->generation == sn->generation) {
+		wait_for(&sn->repeating, w);
 		start_timer(sn, &sn->answer, 0);
-	else if (sn->state != RESUMING && begin_resume(sn, m, e) < 0)
+		return 0;
+	}
+	if (sn->state != RESUMING && begin_resume(sn, m, e) < 0)
 		return -1;
 	wait_for(&sn->resuming, w);
 	return 0;
@@ -334,6 +337,7 @@ struct snapshot *snapshot_create(struct ev_loop *loop, struct config *config,
 	sn->generation = 1;
 	LIST_INIT(&sn->preparing);
 	LIST_INIT(&sn->resuming);
+	LIST_INIT(&sn->repeating);
 	helper_init(&sn->sync, loop, on_synced);
 	ev_timer_init(&sn->look, on_look, 0, 0);
 	ev_timer_init(&sn->unheard, on_unheard, 0, 0);

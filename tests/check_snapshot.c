@@ -50,6 +50,28 @@ START_TEST(no_session_outlives_prepare)
 }
 END_TEST
 
+/* Both sessions speak in one turn of the loop, in either order. */
+START_TEST(a_refused_session_is_not_suspended)
+{
+	Sandgate__Exec m = exec_message("a", "sleep 60");
+	Sandgate__Prepare p = SANDGATE__PREPARE__INIT;
+	struct host *refused[] = {host_start(&m), NULL, NULL};
+	struct host *asking = host_connect();
+
+	refused[1] = attach("a", 0);
+	host_expect_only(refused[1], SANDGATE__GUEST_FRAME__BODY_STARTED);
+	host_send_bytes(refused[0], "\377\377\377\377", 4);
+	host_open(asking, SANDGATE__OPEN__OP_PREPARE, &p);
+	host_send_bytes(refused[1], "\377\377\377\377", 4);
+	host_expect_only(asking, SANDGATE__GUEST_FRAME__BODY_OPENED);
+	end_prepare(asking);
+	for (size_t i = 0; refused[i] != NULL; i++) {
+		host_free(host_next(refused[i])); /* Refused, or Suspended */
+		host_expect_end(refused[i]);
+	}
+}
+END_TEST
+
 START_TEST(an_agent_that_hears_nothing_goes_on)
 {
 	Sandgate__Exec m = exec_message("a", "sleep 60"), after = exec_message("b", "echo b");
@@ -161,6 +183,7 @@ int main(void)
 	TCase *t = new_case("snapshot", setup, NULL);
 	tcase_add_test(t, a_prepared_agent_takes_no_work_and_answers_questions);
 	tcase_add_test(t, no_session_outlives_prepare);
+	tcase_add_test(t, a_refused_session_is_not_suspended);
 	tcase_add_test(t, an_agent_that_hears_nothing_goes_on);
 	tcase_add_test(t, a_shutdown_refuses_prepare_and_ends_it);
 	tcase_add_test(t, nobody_is_lost_while_the_agent_is_prepared);

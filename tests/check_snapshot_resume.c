@@ -39,6 +39,28 @@ START_TEST(resume_is_idempotent_by_generation)
 }
 END_TEST
 
+static struct host *begin_resume(uint64_t generation)
+{
+	Sandgate__Resume m = resume_message(generation, SANDGATE__RESUME_ROLE__RESUME_SAME);
+	struct host *h = host_connect();
+	host_open(h, SANDGATE__OPEN__OP_RESUME, &m);
+	return h;
+}
+
+/* All three come in one turn of the loop: one of the repetitions before the new one. */
+START_TEST(a_repetition_answers_no_other_resume)
+{
+	struct host *first = begin_resume(1), *h = begin_resume(2), *last = begin_resume(1);
+	host_expect_only(h, SANDGATE__GUEST_FRAME__BODY_OPENED);
+	Sandgate__GuestFrame *g = host_expect(h, SANDGATE__GUEST_FRAME__BODY_RESUMED);
+	ck_assert_uint_eq(g->resumed->generation, 2);
+	host_free(g);
+	host_expect_end(h);
+	host_close(first);
+	host_close(last);
+}
+END_TEST
+
 START_TEST(a_resume_ends_a_prepare_that_is_under_way)
 {
 	Sandgate__Exec m = exec_message("a", "exec head -c 20000000 /dev/zero");
@@ -258,6 +280,7 @@ int main(void)
 {
 	TCase *t = new_case("snapshot_resume", setup, NULL);
 	tcase_add_test(t, resume_is_idempotent_by_generation);
+	tcase_add_test(t, a_repetition_answers_no_other_resume);
 	tcase_add_test(t, a_resume_ends_a_prepare_that_is_under_way);
 	tcase_add_test(t, faulty_resumes_are_refused_by_field);
 	tcase_add_test(t, who_does_not_manage_the_machine_says_what_was_not_done);
