@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,46 +164,14 @@ void cgroup_files_kill(int dir)
 	cgroup_files_write(dir, "cgroup.freeze", "0");
 }
 
-/* A cgroup below `dir`. */
-static bool find_child(int dir, char name[NAME_MAX + 1])
+static void prune_visit(int parent, const char *name, int self, void *arg)
 {
-	struct dirent *d = NULL;
-	int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *list = copy >= 0 ? fdopendir(copy) : NULL;
-
-	if (list == NULL) {
-		if (copy >= 0)
-			close(copy);
-		return false;
-	}
-	while ((d = readdir(list)) != NULL)
-		if (d->d_type == DT_DIR && d->d_name[0] != '.') {
-			snprintf(name, NAME_MAX + 1, "%s", d->d_name);
-			break;
-		}
-	closedir(list);
-	return d != NULL;
+	(void)self, (void)arg;
+	unlinkat(parent, name, AT_REMOVEDIR);
 }
 
-/* Down to one that has none below it, and up by its "..": root may have nested them as deep as
- * it likes, and each level would take a descriptor. */
 void cgroup_files_prune(int dir)
 {
-	char name[NAME_MAX + 1];
-	int at = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	unsigned depth = 0;
-
-	for (unsigned budget = CGROUP_WALK_MAX; at >= 0 && budget > 0; budget--) {
-		bool found = find_child(at, name);
-		if (found && unlinkat(at, name, AT_REMOVEDIR) == 0)
-			continue;
-		if (!found && depth == 0)
-			break;
-		int next = cgroup_files_open(at, found ? name : "..", false);
-		depth += found ? 1 : -1u;
-		close(at);
-		at = next;
-	}
-	if (at >= 0)
-		close(at);
+	unsigned budget = CGROUP_WALK_MAX;
+	walk(dir, CGROUP_DEPTH_MAX, &budget, prune_visit, NULL);
 }

@@ -1,5 +1,4 @@
 /* Leaves: made, counted, killed, removed; and root inside an exec. */
-#include "guest-agent/cgroup_files.h"
 #include "tests/cgroup_fixture.h"
 
 /* ---- leaves ---- */
@@ -225,27 +224,6 @@ START_TEST(cgroups_made_inside_a_leaf_go_with_it)
 }
 END_TEST
 
-/* Root in an exec can lift the bound on that as well. */
-START_TEST(cgroups_nested_however_deep_go_with_their_leaf)
-{
-	int dir, next;
-
-	if (!has(CGROUP_V2))
-		return;
-	struct cgroup_leaf *l = new_leaf(&none);
-	dir = dup(cgroup_leaf_fd(l));
-	ck_assert_int_eq(cgroup_files_write(dir, "../cgroup.max.depth", "max"), 0);
-	for (int i = 0; i < 4 * CGROUP_DEPTH_MAX; i++, dir = next) {
-		ck_assert_int_eq(mkdirat(dir, "beside", 0755), 0);
-		ck_assert_int_ge(next = cgroup_files_open(dir, "d", true), 0);
-		close(dir);
-	}
-	close(dir);
-	cgroup_leaf_retire(l, false);
-	wait_baseline();
-}
-END_TEST
-
 START_TEST(agents_side_by_side_do_not_meet)
 {
 	if (!has(CGROUP_V2))
@@ -334,7 +312,6 @@ int main(void)
 	tcase_add_loop_test(t, what_is_left_is_killed_when_its_cpu_time_is_used_up, 0, 2);
 	tcase_add_test(t, what_is_left_may_use_the_cpu_time_that_it_has);
 	tcase_add_test(t, cgroups_made_inside_a_leaf_go_with_it);
-	tcase_add_test(t, cgroups_nested_however_deep_go_with_their_leaf);
 	tcase_add_test(t, agents_side_by_side_do_not_meet);
 	tcase_add_test(t, root_cannot_leave_its_leaf_or_raise_its_limits);
 	tcase_add_test(t, a_mount_over_the_control_files_hides_nothing_from_us);

@@ -87,8 +87,8 @@ void api_fail(struct api_request *r, const struct err *e, const struct api_detai
 	api_error_envelope(&out, r->id, e, &known);
 	char *body = json_out_take(&out, &len);
 	struct http_exchange *x = finish(r, status);
-	if (body == NULL)
-		http_reply(x, status, JSON_TYPE, "{}", 2);
+	if (body == NULL) /* no reply says less than one that is no error of ours */
+		http_abort(x);
 	else
 		http_reply_take(x, status, JSON_TYPE, body, len);
 }
@@ -253,7 +253,10 @@ static void on_request(struct http_exchange *x, void *arg)
 	if (r == NULL) {
 		struct http_refusal f = {.status = 503, .reason = "out of memory"};
 		on_refused(&f, arg);
-		http_reply(x, f.status, JSON_TYPE, f.body, f.len);
+		if (f.len > 0)
+			http_reply(x, f.status, JSON_TYPE, f.body, f.len);
+		else
+			http_abort(x);
 		return;
 	}
 	r->api = arg;

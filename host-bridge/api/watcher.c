@@ -2,10 +2,16 @@
 
 #include <stdlib.h>
 
+/* False: there is no room for more. */
+static bool put(struct watcher *w, const struct json_out *events)
+{
+	bool nothing = events->len == 0 && !events->failed; /* of a whole character, yet */
+	return nothing || sse_write(&w->sse, events);
+}
+
 static void write_and_free(struct watcher *w, struct json_out *events)
 {
-	if (events->len > 0)
-		sse_write(&w->sse, events);
+	put(w, events);
 	json_out_free(events);
 }
 
@@ -67,8 +73,7 @@ void watcher_write(struct watcher *w, const struct json_out *events, unsigned st
 		return;
 	}
 	w->lossy |= w->text->lossy;
-	if (events->len > 0)
-		w->behind = !sse_write(&w->sse, events);
+	w->behind = !put(w, events);
 }
 
 void watcher_finish(struct watcher *w, const Sandgate__Exit *x)

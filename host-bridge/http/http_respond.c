@@ -238,7 +238,8 @@ void http_respond_refusal(struct http_conn *c, int status, const char *reason)
 	f.owner = c->x ? c->x->watch_owner : NULL;
 	h->on_refused(&f, h->arg);
 	lines.len = strlen(f.headers);
-	if (add_head(c, status, "application/json", (long long)f.len, "close", &lines) < 0 ||
+	if (f.len == 0 ||
+	    add_head(c, status, "application/json", (long long)f.len, "close", &lines) < 0 ||
 	    (sends_body && http_out_add(&c->out, f.body, f.len) < 0))
 		http_out_free(&c->out);
 }

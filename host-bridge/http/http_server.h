@@ -28,7 +28,7 @@ struct http_refusal {
 	void *owner;       /* http_watch's; NULL when there is no exchange */
 	char headers[256]; /* whole lines, each ended by CRLF */
 	char body[1024];   /* JSON */
-	size_t len;
+	size_t len;        /* 0: it could not be made, and nothing is answered */
 };
 
 struct http_handlers {

@@ -10,6 +10,7 @@ What the library refuses itself it tells in a shape of its own, which is no JSON
 Firecracker 1.15.1.
 """
 import json
+import os
 import random
 import re
 import socket
@@ -33,6 +34,19 @@ class Unreadable(Refused):
 
     def text(self):
         return f'{{ "error": "{self}\nAll previous unanswered requests will be dropped." }}'
+
+
+def next_lie(method, path):
+    """How to answer this request, if it is the one that DOUBLE_LIES names: once."""
+    try:
+        with open(os.environ["DOUBLE_LIES"], "r+") as f:
+            how, _, what = f.read().partition(" ")
+            if what != f"{method} {path}":
+                return None
+            f.truncate(0)
+            return how.replace("_", " ")
+    except (KeyError, FileNotFoundError):
+        return None
 
 
 class Connection:
@@ -70,22 +84,42 @@ class Connection:
         body, self.buffer = self.buffer[:length], self.buffer[length:]
         return match[1], match[2], body
 
-    def answer(self, status, data):
+    def answer(self, status, data, lie=None):
         text = f"HTTP/1.1 {status} \r\nServer: {self.machine.SERVER}\r\n" \
                "Connection: keep-alive\r\n"
         if data is not None:
             text += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n{data}"
         else:
             text += "\r\n"  # 204 has no Content-Length
+        if lie:
+            self.lie(lie, text)
+            return
         cut = random.randrange(len(text)) if random.random() < 0.3 else 0
         for part in (text[:cut], text[cut:]):
             self.sock.sendall(part.encode())
             time.sleep(0.002 if cut else 0)
 
+    def lie(self, how, text):
+        """What was asked is done, and another answer given."""
+        log("lie", how=how)
+        if how == "refuses":
+            self.answer(400, json.dumps(self.machine.fault(Refused("no"))))
+            return
+        texts = {"twice": text * 2, "half": text[:len(text) // 2], "none": "",
+                 "no HTTP": "+OK\r\n\r\n"}
+        time.sleep(0.3 if how == "late" else 0)
+        self.sock.sendall(texts.get(how, text).encode())
+        if how == "silent":
+            self.fill()  # until it is hung up on
+        if how in ("half", "none"):
+            raise Closed
+
     def one(self):
+        lie = None
         try:
             method, path, body = self.request()
             answer = self.serve(method, path, body)
+            lie = next_lie(method, path)
         except Unreadable as e:
             log("refused", why=str(e))
             self.answer(e.status, e.text())
@@ -94,7 +128,7 @@ class Connection:
             self.answer(e.status, json.dumps(self.machine.fault(e)))
         else:
             data = json.dumps(answer) if answer else answer
-            self.answer(204 if answer is None else 200, data)
+            self.answer(204 if answer is None else 200, data, lie)
         self.machine.answered()
 
     def serve(self, method, path, body):

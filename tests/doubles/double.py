@@ -6,6 +6,7 @@ the environment:
   DOUBLE_VERSION   what the VMM says that it is; fields newer than that are unknown to it
   DOUBLE_LOG       a file: one JSON line for each refusal, load and violation
   DOUBLE_FAULTS    a file with "MODE COUNT" for the next COUNT vsock connections (vsock.py)
+  DOUBLE_LIES      a file with "HOW METHOD PATH": what is answered to that request (api_server.py)
   DOUBLE_JAIL, DOUBLE_UID, DOUBLE_GID  set by the jailer's double: the directory that stands for
                    the root, and whose rights the VMM's files and sockets are used with
 """

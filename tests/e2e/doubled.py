@@ -28,16 +28,17 @@ class Doubles:
     def __init__(self, directory, vmm, version):
         self.vmm = vmm
         self.bin, self.log = directory / "bin", directory / "double.log"
-        self.faults = directory / "faults"
+        self.faults, self.lies = directory / "faults", directory / "lies"
         self.bin.mkdir(parents=True)
-        for path in (self.log, self.faults):
+        for path in (self.log, self.faults, self.lies):
             path.touch()
             path.chmod(0o666)
         (self.bin / "jailer").symlink_to(DOUBLES / "jailer")
         self.install(version)
 
     def install(self, version):
-        settings = {"AGENT": AGENT, "VERSION": version, "LOG": self.log, "FAULTS": self.faults}
+        settings = {"AGENT": AGENT, "VERSION": version, "LOG": self.log, "FAULTS": self.faults,
+                    "LIES": self.lies}
         exports = [f"export DOUBLE_{k}={shlex.quote(str(v))}" for k, v in settings.items()]
         program = self.bin / self.vmm
         program.write_text("\n".join(["#!/bin/sh", *exports,
@@ -51,6 +52,10 @@ class Doubles:
     def fault_restored(self, mode, count):
         """Of the first so many connections of each VM that is restored."""
         self.faults.write_text(f"{mode} {count} each")
+
+    def lie(self, how, request):
+        """To the next such request, which is served all the same."""
+        self.lies.write_text(f"{how.replace(' ', '_')} {request}")
 
     def unused_faults(self):
         return int((self.faults.read_text().split() + ["0", "0"])[1])

@@ -1,7 +1,7 @@
 /* Preloaded into a bridge by fault.py: counts those of its calls that change the world, ends it
  * with SIGKILL at the one that was asked for, lets the registry's disk be full, lets
- * descriptors be short, and lets the wall clock jump. What the test says, and what it is told,
- * lies in a file that both have mapped. */
+ * descriptors and memory be short, and lets the wall clock jump. What the test says, and what
+ * it is told, lies in a file that both have mapped. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -33,6 +33,9 @@ static struct control {
 	int32_t short_at; /* from this one on there is none; 0: there always is */
 	int32_t short_count; /* … for so many calls */
 	int32_t wall_s;      /* the wall clock is wrong by so many seconds */
+	int32_t allocated;   /* likewise for memory */
+	int32_t lacks_at;
+	int32_t lacks_count;
 	uint8_t calls[CALLS_MAX];
 } * control;
 
@@ -96,6 +99,21 @@ static bool is_short(void)
 	return true;
 }
 
+/* Whether a call for memory gets none. libev ends its process then, and is spared. */
+static bool is_lacking(const void *caller)
+{
+	Dl_info who;
+	if (!is_bridge())
+		return false;
+	int n = ++control->allocated, first = control->lacks_at;
+	if (first == 0 || n < first || n >= first + control->lacks_count)
+		return false;
+	if (dladdr(caller, &who) != 0 && strstr(who.dli_fname, "/libev.so") != NULL)
+		return false;
+	errno = ENOMEM;
+	return true;
+}
+
 /* The function of that name that this one stands before. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -156,6 +174,18 @@ WRAP_OPENING(DIR *, NULL, opendir, (const char *path), (path))
 WRAP_OPENING(FILE *, NULL, fopen, (const char *path, const char *mode), (path, mode))
 WRAP_OPENING(int, -1, nftw, (const char *path, __nftw_func_t each, int fds, int flags),
              (path, each, fds, flags))
+
+#define WRAP_ALLOCATING(name, declared, passed)                                      \
+	void *name declared                                                          \
+	{                                                                            \
+		static void *(*next)declared;                                        \
+		next = next != NULL ? next : NEXT(name);                             \
+		return is_lacking(__builtin_return_address(0)) ? NULL : next passed; \
+	}
+
+WRAP_ALLOCATING(malloc, (size_t n), (n))
+WRAP_ALLOCATING(calloc, (size_t count, size_t n), (count, n))
+WRAP_ALLOCATING(realloc, (void *p, size_t n), (p, n))
 
 /* Under both of its names: with large files the second is meant. */
 #define WRAP_OPEN(name)                                                 \

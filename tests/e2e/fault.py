@@ -1,5 +1,5 @@
 """A bridge that dies at a chosen one of its calls to the kernel, whose registry's disk is full, that
-runs out of descriptors, or whose wall clock jumps: fault.c is preloaded into it."""
+runs out of descriptors or memory, or whose wall clock jumps: fault.c is preloaded into it."""
 import contextlib
 import mmap
 import os
@@ -8,12 +8,12 @@ import struct
 import subprocess
 
 from bridge import Bridge
-from client import until
+from doubled import DoubledBridge
 
 SOURCE = pathlib.Path(__file__).with_name("fault.c")
 NAMES = ("mkdir", "rename", "unlink", "rmdir", "write", "send", "connect", "clone", "kill", "wait",
          "truncate")
-HEAD = struct.Struct("=iiiiiiii")  # struct control of fault.c
+HEAD = struct.Struct("=iiiiiiiiiii")  # struct control of fault.c
 CALLS_MAX = 4096
 
 
@@ -78,6 +78,24 @@ class FaultyBridge(Bridge):
         """How often it has asked for a descriptor since then, or since a shortage's begin."""
         return HEAD.unpack_from(self.control)[4]
 
+    @contextlib.contextmanager
+    def lacking(self, n, count):
+        """Meanwhile it gets no memory for `count` calls from the n-th on."""
+        self.count_allocated()
+        self._set(10, count)
+        self._set(9, n)
+        try:
+            yield
+        finally:
+            self._set(9, 0)
+
+    def count_allocated(self):
+        self._set(8, 0)
+
+    def allocated(self):
+        """How often it has asked for memory since then."""
+        return HEAD.unpack_from(self.control)[8]
+
     def calls(self):
         """The names of those that it has made since die_at, and was about to make at the last."""
         count = min(HEAD.unpack_from(self.control)[1], CALLS_MAX)
@@ -89,6 +107,14 @@ class FaultyBridge(Bridge):
     def start(self, **popen):
         self.die_at(0)
         return super().start(**popen)
+
+
+class DoubledFaultyBridge(FaultyBridge, DoubledBridge):
+    """The doubles' guests are agents on this machine's kernel: what is in one is not saved."""
+
+    def __init__(self, *how):
+        super().__init__(*how)
+        self.path.chmod(0o666)
 
 
 def points(calls, count):

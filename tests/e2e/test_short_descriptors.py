@@ -7,8 +7,8 @@ import pytest
 
 from belongings import Belongings
 from client import Sandbox, until
-from doubled import VERSIONS, DoubledBridge
-from fault import FaultyBridge
+from doubled import VERSIONS
+from fault import DoubledFaultyBridge, FaultyBridge
 
 A_WHILE = 12  # calls in a row that get no descriptor
 EVER = 1 << 30
@@ -207,16 +207,10 @@ def test_connections_wait_for_descriptors_and_the_bridge_does_not_spin(short):
         assert connection.reply().status == 200
 
 
-class DoubledFaultyBridge(FaultyBridge, DoubledBridge):
-    """The doubles' guests are agents on this machine's kernel: what is in one is not saved."""
-
-
 @pytest.fixture(scope="module", params=VERSIONS)
 def doubled(request, farm):
     farm.count += 1
-    bridge = DoubledFaultyBridge(farm.directory / f"own{farm.count}", request.param)
-    bridge.path.chmod(0o666)
-    made = Short(bridge)
+    made = Short(DoubledFaultyBridge(farm.directory / f"own{farm.count}", request.param))
     yield made
     made.bridge.stop()
 
