@@ -124,7 +124,7 @@ def test_a_persistent_one_that_cannot_sleep_is_not_asked_to(qemu):
     assert box.status() == "paused"
     os.kill(qemu.machine(box), signal.SIGKILL)
     until(lambda: box.client.get(box.path).status == 410, 10, "its being deleted")
-    assert "could not be hibernated" not in qemu.log.read_text()
+    assert f"{box.id}: could not be hibernated" not in qemu.log.read_text()
 
 
 def test_an_idle_persistent_sandbox_hibernates_and_the_next_request_wakes_it(qemu):
