@@ -1,4 +1,5 @@
 /* Sandboxes: how they come to be, what they say of themselves, and who finds them. */
+#include "host-bridge/sandbox/freeze.h"
 #include "tests/attach_fixture.h"
 
 START_TEST(ready_means_that_the_agent_answered)
@@ -188,6 +189,22 @@ START_TEST(sandboxes_are_listed_in_order)
 }
 END_TEST
 
+START_TEST(a_guest_whose_agent_is_silent_is_not_given_up_for_a_snapshot)
+{
+	static const struct {
+		enum err_code lost;
+		bool loss;
+	} cases[] = {{ERR_NONE, false},           {ERR_TIMEOUT, false},
+	             {ERR_UNREACHABLE, false},    {ERR_SANDBOX_LOST, true},
+	             {ERR_LAUNCHER_FAILED, true}, {ERR_PROTOCOL, true}};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct freeze_result r = {.not_saved.code = ERR_TIMEOUT,
+		                          .lost.code = cases[i].lost};
+		ck_assert_int_eq(freeze_is_loss(&r), cases[i].loss);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t = new_case("sandbox", setup, teardown);
@@ -204,5 +221,6 @@ int main(void)
 	tcase_add_test(t, create_without_a_launcher_or_template_is_refused);
 	tcase_add_test(t, resource_that_cannot_be_enforced_is_refused);
 	tcase_add_test(t, sandboxes_are_listed_in_order);
+	tcase_add_test(t, a_guest_whose_agent_is_silent_is_not_given_up_for_a_snapshot);
 	return run_suite("sandbox", t) != 0;
 }

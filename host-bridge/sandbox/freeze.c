@@ -46,6 +46,12 @@ static void done(struct freeze *f)
 	on_done(&result, arg);
 }
 
+bool freeze_is_loss(const struct freeze_result *r)
+{
+	return r->lost.code != ERR_NONE && r->lost.code != ERR_TIMEOUT &&
+	       r->lost.code != ERR_UNREACHABLE;
+}
+
 /* The first failure tells most. */
 static void note(struct err *slot, const struct err *e)
 {

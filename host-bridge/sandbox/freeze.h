@@ -36,6 +36,10 @@ struct freeze_result {
 	unsigned failed;      /* steps of a Resume that could not be carried out: a bit each */
 };
 
+/* Whether a guest that was to be saved is to be given up. One whose agent is merely silent is
+ * not: it may be slow, and goes on by itself then. */
+bool freeze_is_loss(const struct freeze_result *r);
+
 /* Save the guest to the empty directory `dir`, and let it go on. `on_done` once, never from
  * inside. NULL with `e`: nothing was begun. */
 struct freeze *freeze_save(const struct freeze_target *t, const char *dir,

@@ -78,7 +78,7 @@ static void on_saved(const struct freeze_result *r, void *arg)
 		return;
 	}
 	sandbox_drop_saved(s);
-	if (r->lost.code != ERR_NONE) {
+	if (freeze_is_loss(r)) {
 		sandbox_failed(s, &r->lost);
 		return;
 	}

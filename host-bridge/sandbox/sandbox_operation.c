@@ -130,10 +130,10 @@ static void on_saved(const struct freeze_result *r, void *arg)
 	}
 	if (n != NULL)
 		sandbox_event(s, "snapshot", NULL, NULL);
-	if (r->lost.code == ERR_NONE)
+	if (!freeze_is_loss(r))
 		sandbox_reopen(s);
 	sandbox_operation_end(s, n, n == NULL ? &e : NULL);
-	if (r->lost.code != ERR_NONE)
+	if (freeze_is_loss(r))
 		sandbox_failed(s, &r->lost);
 }
 
