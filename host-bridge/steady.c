@@ -1,7 +1,6 @@
 #include "host-bridge/steady.h"
 
-#include <time.h>
-
+#include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -9,9 +8,7 @@ static double stood_still; /* seconds, of which steady_now() knows nothing */
 
 double steady_now(void)
 {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9 - stood_still;
+	return clock_mono_s() - stood_still;
 }
 
 /* The loop has not looked at its clock since s->seen: ev_resume moves its timers by the

@@ -11,10 +11,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "host-bridge/sandbox/vm_cgroup.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 
@@ -223,25 +223,16 @@ int vm_cgroup_open(char tree[PATH_MAX], const char *name, struct err *e)
 
 /* ---- the end ---- */
 
-static long left_ms(const struct timespec *since)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return CLEANUP_WAIT_MS - (now.tv_sec - since->tv_sec) * 1000 -
-	       (now.tv_nsec - since->tv_nsec) / 1000000;
-}
-
 /* The kernel tells of changes to cgroup.events by POLLPRI. */
 static void kill_and_remove(const char *leaf)
 {
 	char path[PATH_MAX + 32], seen[256];
-	struct timespec since;
 	snprintf(path, sizeof(path), "%s/cgroup.events", leaf);
 	struct pollfd p = {.fd = open(path, O_RDONLY | O_CLOEXEC), .events = POLLPRI};
-	clock_gettime(CLOCK_MONOTONIC, &since);
+	uint64_t due = clock_mono_ms() + CLEANUP_WAIT_MS;
 	vm_cgroup_kill(leaf);
 	while (!vm_cgroup_remove(leaf)) {
-		long ms = left_ms(&since);
+		int64_t ms = (int64_t)(due - clock_mono_ms());
 		if (ms <= 0 || p.fd < 0 || pread(p.fd, seen, sizeof(seen), 0) < 0) {
 			log_warn("vm", NULL, "%s: it is not empty", leaf);
 			break;
