@@ -18,6 +18,15 @@ struct adoption {
 	json_t *unread;     /* ids of those whose rows say nothing to this bridge */
 };
 
+/* In a copy of a state directory VMs are told of that belong to the original's bridge. */
+static bool is_ours(const struct sandbox *s, const json_t *vm)
+{
+	const char *dir = json_string_value(json_object_get(vm, "dir"));
+	char own[PATH_MAX];
+	return dir != NULL &&
+	       strcmp(dir, sandbox_set_vm_dir(s->set, s->id, own, sizeof(own))) == 0;
+}
+
 static void adopt_row(const struct registry_row *row, void *arg)
 {
 	struct adoption *a = arg;
@@ -38,7 +47,8 @@ static void adopt_row(const struct registry_row *row, void *arg)
 		return;
 	}
 	e = (struct err){0};
-	if (state != NULL)
+	bool ours = state != NULL && is_ours(s, state);
+	if (ours)
 		s->vm = vm_adopt(set->loop, s->id, state, s->launcher->vmm,
 		                 &sandbox_vm_handlers, s, &whole, &e);
 	if (e.code == ERR_CAPACITY)
@@ -51,7 +61,9 @@ static void adopt_row(const struct registry_row *row, void *arg)
 	}
 	bool moves = s->launcher->external && s->frozen; /* its owner says where it goes on */
 	if ((s->status == SANDBOX_RUNNING || s->status == SANDBOX_PAUSED) && !whole && !moves)
-		err_set(&s->failure, ERR_SANDBOX_LOST, "the VM ended while no bridge ran");
+		err_set(&s->failure, ERR_SANDBOX_LOST, "%s",
+		        ours || state == NULL ? "the VM ended while no bridge ran"
+		                              : "its VM is in another state directory");
 	json_decref(state);
 }
 

@@ -1,6 +1,7 @@
 """State directories that a bridge can make nothing of, or not all: what it does not understand, or
 cannot look at, it leaves for one that can."""
 import contextlib
+import shutil
 import sqlite3
 
 import pytest
@@ -73,3 +74,21 @@ def test_a_directory_that_is_not_there_is_not_empty(kept, name):
     elsewhere.rename(at)
     kept.bridge.start()
     kept.check()
+
+
+def test_vms_of_another_state_directory_are_left_alone(farm):
+    """A copy of one whose bridge is dead tells of VMs that live."""
+    with doubled_bridges(farm, "firecracker") as start:
+        original, copy = start(), start()
+        box = original.client.create()
+        original.kill()
+        copy.kill()
+        for path in original.state.glob("registry.db*"):
+            shutil.copy(path, copy.state)
+        copy.start()
+        reply = copy.client.post(box.path + "/exec", {"cmd": "true"})
+        assert (reply.status, reply.code) == (410, "sandbox.gone"), reply.body
+        assert "another state directory" in reply.error["message"]
+        assert copy.client.delete(box.path).status == 204
+        original.start()
+        assert box.out("echo ok") == "ok\n"
