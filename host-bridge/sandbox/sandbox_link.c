@@ -41,12 +41,15 @@ static void on_info(struct link *l, const Sandgate__GuestFrame *f, void *owner)
 		sandbox_failed(s, &e);
 		return;
 	}
-	json_decref(s->agent);
-	s->agent = agent_json(f->info);
-	if (s->agent == NULL) {
+	json_t *agent = agent_json(f->info);
+	if (agent == NULL && s->agent == NULL) {
 		err_set(&e, ERR_CAPACITY, "out of memory");
 		sandbox_failed(s, &e);
 		return;
+	}
+	if (agent != NULL) { /* else it is the one that is known: the guest is */
+		json_decref(s->agent);
+		s->agent = agent;
 	}
 	s->generation = f->info->generation;
 	if (s->launcher->external && f->info->prepared && sandbox_enter_bracket(s, &e) < 0)
