@@ -44,6 +44,7 @@ static void adopt_row(const struct registry_row *row, void *arg)
 	if (s == NULL) {
 		log_error("sandbox", row->id, "%s", e.msg);
 		doc_append(&a->unread, json_string(row->id));
+		set->unread = true;
 		return;
 	}
 	e = (struct err){0};

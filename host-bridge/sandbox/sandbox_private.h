@@ -18,6 +18,7 @@ struct sandbox_set {
 	struct sandbox_list warm;              /* sandbox_warm.h */
 	unsigned warm_pool;                    /* … how many of a kind */
 	struct snapshots snapshots;            /* in order of id */
+	bool unread; /* there are rows that say nothing to this bridge, but may to another */
 	struct registry *registry;
 	struct event_log *events;
 	struct launcher_host host;

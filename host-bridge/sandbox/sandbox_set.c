@@ -47,7 +47,8 @@ static bool has_image(const char *key, void *arg)
 
 void sandbox_set_sweep_images(struct sandbox_set *set)
 {
-	image_sweep(set->state_dir, has_image, set);
+	if (!set->unread)
+		image_sweep(set->state_dir, has_image, set);
 }
 
 /* What could not be removed when its time had come. */

@@ -167,6 +167,7 @@ static void load_row(const struct registry_snapshot *row, void *arg)
 	} else {
 		log_error("snapshot", n->id, "its row cannot be read");
 		doc_append(&l->unread, json_string(n->id));
+		set->unread = true;
 	}
 	free_snapshot(n);
 }
