@@ -195,8 +195,10 @@ $(B)/tests/bench/bench-driver: $(B)/tests/bench/driver.o
 fuzz: test-deps  ## run the fuzzers (FUZZ_SECONDS each, default 60)
 	tests/fuzz/run $(or $(FUZZ_SECONDS),60)
 
-lint: test-deps  ## compile each header alone, check formatting and common mistakes
+lint: test-deps  ## compile each header alone, check the map of the source, formatting, common mistakes
 	@$(MAKE) headers
+	@for f in $(filter-out api_%,$(basename $(notdir $(AGENT_SRC) $(BRIDGE_SRC)))); do \
+		grep -q "[\`/]$$f[\`.]" docs/source.md || { echo "docs/source.md lacks $$f"; exit 1; }; done
 	clang-format --dry-run --Werror $(C_FILES)
 	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr --enable=warning,portability \
 		$(patsubst %,--include=%,$(wildcard /usr/include/*/sys/queue.h) /usr/include/jansson.h) \

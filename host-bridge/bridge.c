@@ -11,10 +11,10 @@
 #include "host-bridge/api/api.h"
 #include "host-bridge/api/audit.h"
 #include "host-bridge/api/call.h"
+#include "host-bridge/api/exec_wait.h"
 #include "host-bridge/api/hub.h"
 #include "host-bridge/api/metrics.h"
 #include "host-bridge/api/quota.h"
-#include "host-bridge/api/vigil.h"
 #include "host-bridge/sandbox/event_log.h"
 #include "host-bridge/sockets.h"
 #include "host-bridge/steady.h"
@@ -139,9 +139,9 @@ static int open_parts(struct bridge *b, struct err *e)
 	api->metrics = metrics_create();
 	api->calls = call_set_create();
 	api->hubs = hub_set_create();
-	api->vigils = vigil_set_create();
+	api->exec_waits = exec_wait_set_create();
 	if (api->loop == NULL || api->metrics == NULL || api->calls == NULL ||
-	    api->hubs == NULL || api->vigils == NULL)
+	    api->hubs == NULL || api->exec_waits == NULL)
 		return err_set(e, ERR_CAPACITY, "out of memory");
 	api->auth = auth_create(api->loop, c->token_file, c->token, e);
 	api->audit = api->auth != NULL ? audit_open(c->audit_log, e) : NULL;
@@ -187,7 +187,7 @@ static void close_parts(struct bridge *b)
 	adopt_stop(b->adopt);
 	call_set_destroy(api->calls);
 	hub_set_destroy(api->hubs);
-	vigil_set_destroy(api->vigils);
+	exec_wait_set_destroy(api->exec_waits);
 	quota_destroy(api->quota);
 	sandbox_set_destroy(api->sandboxes);
 	audit_close(api->audit);

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "host-bridge/sandbox/launcher.h"
+#include "host-bridge/launcher/launcher.h"
 #include "host-bridge/sockets.h"
 #include "proto/limits.h"
 

@@ -1,5 +1,5 @@
 /*
- * For check_hub.c, check_vigil.c, check_call.c, check_idle.c, check_quota.c and
+ * For check_hub.c, check_exec_wait.c, check_call.c, check_idle.c, check_quota.c and
  * check_exec_calls.c: the API over its real HTTP server, links and sandboxes, with an agent and
  * clients in the same thread. A client lives as long as the test, or until it is closed.
  */
@@ -13,10 +13,10 @@
 #include "host-bridge/api/api.h"
 #include "host-bridge/api/audit.h"
 #include "host-bridge/api/call.h"
+#include "host-bridge/api/exec_wait.h"
 #include "host-bridge/api/hub.h"
 #include "host-bridge/api/metrics.h"
 #include "host-bridge/api/quota.h"
-#include "host-bridge/api/vigil.h"
 #include "proto/log.h"
 #include "tests/api_agent_fixture.h"
 #include "tests/suite_fixture.h"
@@ -90,7 +90,7 @@ static inline void fixture_setup(void)
 	fx.api.metrics = metrics_create();
 	fx.api.calls = call_set_create();
 	fx.api.hubs = hub_set_create();
-	fx.api.vigils = vigil_set_create();
+	fx.api.exec_waits = exec_wait_set_create();
 	fx.api.auth = auth_create(fx.loop, "", "t", &e);
 	fx.api.audit = audit_open("", &e);
 	fx.api.sandboxes = sandbox_set_create(fx.loop, &set, &e);
@@ -118,7 +118,7 @@ static inline void fixture_teardown(void)
 	http_server_destroy(fx.api.http);
 	call_set_destroy(fx.api.calls);
 	hub_set_destroy(fx.api.hubs);
-	vigil_set_destroy(fx.api.vigils);
+	exec_wait_set_destroy(fx.api.exec_waits);
 	quota_destroy(fx.api.quota);
 	sandbox_set_destroy(fx.api.sandboxes);
 	audit_close(fx.api.audit);

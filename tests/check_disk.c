@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "host-bridge/sandbox/disk.h"
 #include "host-bridge/sandbox/image.h"
-#include "host-bridge/sandbox/vmm.h"
+#include "host-bridge/vm/disk.h"
+#include "host-bridge/vm/vmm.h"
 #include "proto/limits.h"
 #include "tests/suite_fixture.h"
 

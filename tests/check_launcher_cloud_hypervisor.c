@@ -1,7 +1,7 @@
 /* What the launcher of Cloud Hypervisor plans, when it is chosen, and what the VMM is told. */
 #include "host-bridge/http/doc.h"
-#include "host-bridge/sandbox/vmm_cloud_hypervisor.h"
-#include "host-bridge/sandbox/vmm_room.h"
+#include "host-bridge/vm/vmm_cloud_hypervisor.h"
+#include "host-bridge/vm/vmm_room.h"
 #include "tests/launcher_fixture.h"
 
 #define NOW ROOM_VERSION(53, 0, 0)

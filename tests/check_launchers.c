@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "host-bridge/device/vsock_device.h"
-#include "host-bridge/sandbox/launcher.h"
+#include "host-bridge/launcher/launcher.h"
 
 #define PATIENCE_S 60. /* a boot under emulation, on a busy machine */
 #include "tests/sandbox_fixture.h"

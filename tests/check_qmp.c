@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "host-bridge/sandbox/qmp.h"
+#include "host-bridge/vm/qmp.h"
 #include "proto/limits.h"
 #include "tests/suite_fixture.h"
 

@@ -2,7 +2,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "host-bridge/sandbox/tail.h"
+#include "host-bridge/vm/tail.h"
 #include "tests/suite_fixture.h"
 
 /* Pieces of `step` bytes of what is longer than the room several times over. */

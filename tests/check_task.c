@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "host-bridge/sandbox/sparse.h"
-#include "host-bridge/sandbox/task.h"
+#include "host-bridge/vm/sparse.h"
+#include "host-bridge/vm/task.h"
 #include "proto/limits.h"
 #include "tests/suite_fixture.h"
 

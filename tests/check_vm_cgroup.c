@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "host-bridge/sandbox/vm_cgroup.h"
-#include "host-bridge/sandbox/vm_spawn.h"
+#include "host-bridge/vm/vm_cgroup.h"
+#include "host-bridge/vm/vm_spawn.h"
 #include "proto/limits.h"
 #include "tests/suite_fixture.h"
 

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "host-bridge/sandbox/vm_spawn.h"
+#include "host-bridge/vm/vm_spawn.h"
 #include "tests/suite_fixture.h"
 
 #define UID 70007

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "host-bridge/sandbox/vm_uids.h"
+#include "host-bridge/vm/vm_uids.h"
 #include "tests/suite_fixture.h"
 
 static struct vm_uids uids;

@@ -7,7 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "host-bridge/sandbox/vmm_http.h"
+#include "host-bridge/vm/vmm_http.h"
 #include "proto/limits.h"
 #include "tests/loop_fixture.h"
 #include "tests/suite_fixture.h"

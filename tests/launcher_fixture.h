@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "host-bridge/sandbox/launcher.h"
+#include "host-bridge/launcher/launcher.h"
 #include "tests/suite_fixture.h"
 
 static char dir[] = "/tmp/check_lau.XXXXXX"; /* all that is on PATH */

@@ -31,7 +31,7 @@ struct api {
 	struct audit *audit;
 	struct metrics *metrics;
 	struct hub_set *hubs;
-	struct vigil_set *vigils;
+	struct exec_wait_set *exec_waits;
 	struct call_set *calls;
 	struct quota *quota;
 	size_t buffered; /* bytes of output that the buffers of all calls hold */

@@ -1,7 +1,7 @@
 /* One exec that exists already: look, wait, kill, signal, forget. */
 #include "host-bridge/api/ask.h"
+#include "host-bridge/api/exec_wait.h"
 #include "host-bridge/api/handlers.h"
-#include "host-bridge/api/vigil.h"
 #include "host-bridge/exec/result_json.h"
 #include "host-bridge/http/body.h"
 
@@ -42,7 +42,7 @@ static void get(struct api_request *r, struct sandbox *s, char *data, size_t len
 		return;
 	}
 	if (wait > 0) {
-		vigil_wait(r, s, DIAL_ASKS, wait);
+		exec_wait_start(r, s, DIAL_ASKS, wait);
 		return;
 	}
 	struct ask *a = ask_create(r, s, sizeof(*a));
@@ -66,7 +66,7 @@ static void await_end(struct control *c)
 		return;
 	}
 	sandbox_hold(s); /* the question's own hold on it ends */
-	vigil_wait(ask_done(&c->ask), s, DIAL_ENDS, seconds);
+	exec_wait_start(ask_done(&c->ask), s, DIAL_ENDS, seconds);
 	sandbox_unhold(s);
 }
 

@@ -7,7 +7,7 @@
 #include "host-bridge/api/dial.h"
 #include "host-bridge/api/handlers.h"
 #include "host-bridge/exec/result_json.h"
-#include "host-bridge/sandbox/vm_usage.h"
+#include "host-bridge/vm/vm_usage.h"
 
 struct gauge {
 	struct api_request *r;

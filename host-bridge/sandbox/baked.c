@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "host-bridge/exec/call_request.h"
-#include "host-bridge/sandbox/vm_sweep.h"
+#include "host-bridge/vm/vm_sweep.h"
 #include "proto/limits.h"
 
 #define DIRECTORY "baked"

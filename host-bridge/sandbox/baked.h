@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "host-bridge/sandbox/launcher.h"
+#include "host-bridge/launcher/launcher.h"
 
 /* Where the snapshot for such a request is, or would be. ERR_LAUNCHER_FAILED when what it
  * depends on cannot be looked at. */

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "host-bridge/link/transport.h"
-#include "host-bridge/sandbox/vm.h"
+#include "host-bridge/vm/vm.h"
 #include "proto/err.h"
 #include "proto/sandgate.pb-c.h"
 

@@ -6,11 +6,11 @@
 
 #include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/baked.h"
-#include "host-bridge/sandbox/farewell.h"
+#include "host-bridge/sandbox/cancel_all.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
-#include "host-bridge/sandbox/vm_usage.h"
 #include "host-bridge/steady.h"
+#include "host-bridge/vm/vm_usage.h"
 #include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
@@ -264,7 +264,7 @@ void sandbox_free(struct sandbox *s)
 	ev_timer_stop(s->set->loop, &s->timer);
 	drop_links(s);
 	sandbox_free_watch(s);
-	farewell_cancel(s->farewell);
+	cancel_all_stop(s->cancel_all);
 	vm_forget(s->vm);
 	sandbox_drop_waiters(s);
 	json_decref(s->agent);

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "host-bridge/http/doc.h"
-#include "host-bridge/sandbox/kvm_trial.h"
+#include "host-bridge/launcher/kvm_trial.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
-#include "host-bridge/sandbox/vm_sweep.h"
+#include "host-bridge/vm/vm_sweep.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 

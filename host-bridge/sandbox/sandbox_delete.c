@@ -3,7 +3,7 @@
  * memory goes when nobody holds it. */
 #include <stdlib.h>
 
-#include "host-bridge/sandbox/farewell.h"
+#include "host-bridge/sandbox/cancel_all.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/steady.h"
 #include "proto/limits.h"
@@ -39,23 +39,23 @@ int sandbox_delete(struct sandbox *s, Sandgate__CancelReason reason,
 	return 0;
 }
 
-static void on_farewell(void *arg)
+static void on_all_cancelled(void *arg)
 {
 	struct sandbox *s = arg;
-	s->farewell = NULL;
+	s->cancel_all = NULL;
 	sandbox_stop_vm(s);
 }
 
 /* Somebody else's VM runs on, but what was started in it does not. */
 static void end_vm(struct sandbox *s)
 {
-	if (s->stopping || s->farewell != NULL)
+	if (s->stopping || s->cancel_all != NULL)
 		return;
 	sandbox_drop_links(s);
 	if (s->launcher->external && s->agent != NULL && s->bracket == NULL)
-		s->farewell =
-		    farewell_start(s->set->loop, &s->endpoint, s->reason, on_farewell, s);
-	if (s->farewell == NULL)
+		s->cancel_all = cancel_all_start(s->set->loop, &s->endpoint, s->reason,
+		                                 on_all_cancelled, s);
+	if (s->cancel_all == NULL)
 		sandbox_stop_vm(s);
 }
 

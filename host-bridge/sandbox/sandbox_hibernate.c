@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "host-bridge/sandbox/sandbox_steps.h"
-#include "host-bridge/sandbox/vm_sweep.h"
 #include "host-bridge/steady.h"
+#include "host-bridge/vm/vm_sweep.h"
 #include "proto/log.h"
 
 void sandbox_saved_dir(const struct sandbox_set *set, const char *id, char out[PATH_MAX])

@@ -5,9 +5,9 @@
 #ifndef SANDGATE_SANDBOX_PRIVATE_H
 #define SANDGATE_SANDBOX_PRIVATE_H
 
+#include "host-bridge/launcher/launcher.h"
 #include "host-bridge/sandbox/event_log.h"
 #include "host-bridge/sandbox/freeze.h"
-#include "host-bridge/sandbox/launcher.h"
 #include "host-bridge/sandbox/registry.h"
 #include "host-bridge/sandbox/sandbox.h"
 #include "host-bridge/sandbox/snapshot.h"
@@ -127,7 +127,7 @@ struct sandbox {
 	Sandgate__CancelReason reason;
 	double cut_off_due; /* monotonic */
 	double answer_due;  /* its VM is being removed: who waits is told by then; monotonic */
-	struct farewell *farewell;
+	struct cancel_all *cancel_all;
 };
 
 #endif

@@ -10,12 +10,12 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "host-bridge/launcher/kvm_trial.h"
 #include "host-bridge/sandbox/baked.h"
 #include "host-bridge/sandbox/image.h"
-#include "host-bridge/sandbox/kvm_trial.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
 #include "host-bridge/sandbox/sandbox_warm.h"
-#include "host-bridge/sandbox/vm_sweep.h"
+#include "host-bridge/vm/vm_sweep.h"
 #include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"

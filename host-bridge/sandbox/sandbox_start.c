@@ -14,7 +14,7 @@
 #include "host-bridge/exec/call_request.h"
 #include "host-bridge/exec/result_json.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
-#include "host-bridge/sandbox/tail.h"
+#include "host-bridge/vm/tail.h"
 #include "proto/limits.h"
 
 #define START_ID "start"

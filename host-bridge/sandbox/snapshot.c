@@ -10,8 +10,8 @@
 
 #include "host-bridge/http/doc.h"
 #include "host-bridge/sandbox/sandbox_steps.h"
-#include "host-bridge/sandbox/vm_sweep.h"
-#include "host-bridge/sandbox/vmm.h"
+#include "host-bridge/vm/vm_sweep.h"
+#include "host-bridge/vm/vmm.h"
 #include "proto/clock.h"
 #include "proto/log.h"
 

@@ -11,7 +11,7 @@ from bridge import BUILD, ROOT, SANITIZED
 
 CHECKS = ["check_cgroup", "check_cgroup_limits", "check_spawn", "check_spawn_program",
           "check_spawn_fault", "check_vm_cgroup"]
-BRIDGE_OBJECTS = [BUILD / "host-bridge/sandbox" / name
+BRIDGE_OBJECTS = [BUILD / "host-bridge/vm" / name
                   for name in ("vm_cgroup.o", "vm_cgroup_tree.o", "vm_spawn.o")]
 LIBRARIES = ["-lcheck", "-lsubunit", "-lrt", "-lprotobuf-c", "-lev", "-lcap", "-lm", "-lpthread"]
 FLAGS = ["-O2", "-static", "-s", "-std=gnu11", "-D_GNU_SOURCE", f"-I{ROOT}", f"-I{BUILD}"]
