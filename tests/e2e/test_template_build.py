@@ -7,6 +7,8 @@ import pytest
 
 from bridge import ROOT
 
+pytestmark = pytest.mark.xdist_group("template-build")
+
 SMALL = '''
 description="small"
 vcpus=2
