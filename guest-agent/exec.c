@@ -37,6 +37,7 @@ static void enter_draining(struct exec *x)
 	ev_timer_stop(x->env->loop, &x->deadline);
 	ev_timer_stop(x->env->loop, &x->cpu);
 	exec_output_drain(x);
+	ev_timer_stop(x->env->loop, &x->phase);
 	ev_timer_set(&x->phase, DRAIN_IDLE_MS / 1000.0, 0);
 	ev_timer_start(x->env->loop, &x->phase);
 }
@@ -99,7 +100,7 @@ void exec_step(struct exec *x)
 {
 	if (x->state == EXEC_STARTING && x->spawned) {
 		x->state = EXEC_RUNNING;
-		exec_interest(x);
+		exec_read_soon(x);
 		exec_notify(x);
 	}
 	if (x->state == EXEC_STARTING && x->spawn_failed)

@@ -33,7 +33,8 @@ struct exec {
 	                              window */
 
 	ev_timer deadline;  /* the timeout */
-	ev_timer phase;     /* STARTING: the spawn's deadline; DRAINING: silence */
+	ev_timer phase;     /* STARTING: the spawn's deadline; RUNNING: until its pipes are
+	                       read; DRAINING: silence */
 	ev_timer look;      /* again at a leader that has ended, and that its tracer keeps */
 	ev_timer kill;      /* from SIGTERM to the kill, then from kill to kill */
 	ev_timer cpu;       /* next look at the CPU time */
@@ -44,6 +45,7 @@ struct exec {
 	    leaf_asked;
 	bool kill_leftovers, detached;
 	bool output_lost;                      /* there was no memory for it */
+	bool is_read;                          /* RUNNING: its pipes are */
 	bool released, stdout_cut, stderr_cut; /* as Release said */
 	bool awaited; /* the owner was lost or suspended, and may come again */
 	enum verdict_cause cause;
@@ -102,6 +104,7 @@ void exec_stop_timers(struct exec *x); /* all but look and link_lost */
 void exec_arm_limits(struct exec *x);  /* once the process runs */
 void exec_end(struct exec *x, enum verdict_cause cause, Sandgate__CancelReason reason,
               uint64_t grace_ms);
+void exec_read_soon(struct exec *x);
 void exec_look_again(struct exec *x); /* watch the leader anew after a pause */
 /* The agent cannot serve it: it is ended, and no end of its own. */
 void exec_give_up(struct exec *x);

@@ -44,7 +44,7 @@ static bool may_read(const struct exec *x, unsigned stream)
 	if (x->state == EXEC_STARTING || x->state >= EXEC_CLEARING || x->pipes[stream].fd < 0 ||
 	    is_busy(x, stream) || x->output_lost)
 		return false;
-	if (x->env->suspended && x->state == EXEC_RUNNING)
+	if (x->state == EXEC_RUNNING && (x->env->suspended || !x->is_read))
 		return false;
 	uint64_t from = exec_owed_from(x);
 	if (from == UINT64_MAX || x->owed[stream] > 0)

@@ -173,7 +173,8 @@ static void on_spawn_late(struct exec *x)
 }
 
 /* STARTING: a spawn that hangs is killed and then reports its own stage; one that the
- * exec's own timeout ends first is timed_out. DRAINING: silence, or long enough. */
+ * exec's own timeout ends first is timed_out. RUNNING: it is no short one. DRAINING: silence,
+ * or long enough. */
 static void on_phase(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	struct exec *x = w->data;
@@ -184,6 +185,9 @@ static void on_phase(struct ev_loop *loop, ev_timer *w, int revents)
 		exec_fail_user(x);
 	} else if (x->state == EXEC_STARTING) {
 		on_spawn_late(x);
+	} else if (x->state == EXEC_RUNNING) {
+		x->is_read = true;
+		exec_interest(x);
 	} else if (x->state == EXEC_DRAINING) {
 		uint64_t now = clock_mono_ms();
 		uint64_t idle = exec_output_waits(x) ? 0 : now - x->read_ms;
@@ -233,6 +237,12 @@ static void on_link_lost(struct ev_loop *loop, ev_timer *w, int revents)
 	(void)loop;
 	(void)revents;
 	exec_disown(w->data, SANDGATE__CANCEL_REASON__CANCEL_BRIDGE_LOST);
+}
+
+/* What a short command prints is read when it has ended, which takes no worker. */
+void exec_read_soon(struct exec *x)
+{
+	arm(x, &x->phase, STARTED_HOLD_MS);
 }
 
 /* The leader's tracer may have let go of it. */

@@ -10,7 +10,7 @@ import pytest
 from bridge import BUILD, ROOT, SANITIZED
 
 CHECKS = ["check_cgroup", "check_cgroup_limits", "check_spawn", "check_spawn_program",
-          "check_spawn_fault", "check_vm_cgroup"]
+          "check_spawn_fault", "check_vm_cgroup", "check_exec_held"]
 BRIDGE_OBJECTS = [BUILD / "host-bridge/vm" / name
                   for name in ("vm_cgroup.o", "vm_cgroup_tree.o", "vm_spawn.o")]
 LIBRARIES = ["-lcheck", "-lsubunit", "-lrt", "-lprotobuf-c", "-lev", "-lcap", "-lm", "-lpthread"]
