@@ -136,7 +136,7 @@ static void renew(struct sandbox *s, bool same)
 		how.hostname.len = strlen(hostname);
 	}
 	s->freeze = freeze_renew(&t, &how, on_renewed, s, &e);
-	if (s->freeze == NULL)
+	if (s->freeze == NULL && !sandbox_ask_agent_later(s, &e))
 		sandbox_failed(s, &e);
 }
 

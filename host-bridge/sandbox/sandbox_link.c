@@ -85,8 +85,21 @@ void sandbox_ask_agent(struct sandbox *s)
 	s->asked = link_create(s->set->loop, &s->endpoint, ms, &e);
 	if (s->asked != NULL)
 		link_insist(s->asked);
-	if (s->asked == NULL || link_open(s->asked, &open, ms, &handlers, s, &e) < 0)
+	if (s->asked != NULL && link_open(s->asked, &open, ms, &handlers, s, &e) == 0)
+		return;
+	link_destroy(s->asked, false);
+	s->asked = NULL;
+	if (!sandbox_ask_agent_later(s, &e))
 		sandbox_failed(s, &e);
+}
+
+/* By the timer of the spare, which is of no use until then. */
+bool sandbox_ask_agent_later(struct sandbox *s, const struct err *why)
+{
+	if (!s->recovers || why->code != ERR_CAPACITY)
+		return false;
+	sandbox_want_spare(s, (unsigned)(SHORTAGE_RETRY_S * 1e3));
+	return true;
 }
 
 /* ---- the spare ---- */
@@ -104,6 +117,8 @@ static void on_spare_timer(struct ev_loop *loop, ev_timer *w, int revents)
 	struct sandbox *s = w->data;
 	struct err e = {0};
 	(void)revents;
+	if (s->recovers && s->asked == NULL && s->freeze == NULL)
+		sandbox_ask_agent(s);
 	if (s->status != SANDBOX_RUNNING || s->spare != NULL || s->gate.closed)
 		return;
 	s->spare = link_create(loop, &s->endpoint, CONNECT_DEADLINE_MS, &e);

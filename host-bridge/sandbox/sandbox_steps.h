@@ -40,6 +40,9 @@ void sandbox_delete_step(struct sandbox *s);
 /* sandbox_link.c */
 void sandbox_init_links(struct sandbox *s);
 void sandbox_ask_agent(struct sandbox *s);
+/* One that may well live could not be asked, nor told, for want of something: it is asked
+ * again. False: that is not why. */
+bool sandbox_ask_agent_later(struct sandbox *s, const struct err *why);
 void sandbox_want_spare(struct sandbox *s, unsigned delay_ms);
 void sandbox_drop_links(struct sandbox *s);
 

@@ -1,10 +1,12 @@
 """A bridge that gets no memory, at many of the moments when it asks for some, for one call and for
 several in a row: what is answered is true and whole, or tells of the shortage, or breaks off; and
 what is there afterwards is what was answered."""
+import contextlib
+
 import pytest
 
 from belongings import Belongings
-from client import Collected, Sandbox, Stream
+from client import Collected, Sandbox, Stream, until
 from fault import DoubledFaultyBridge
 
 SEVERAL = 20  # calls in a row
@@ -193,3 +195,30 @@ def test_a_bridge_that_starts_takes_all_along_or_does_not_start(lacking):
     assert sleeper.out("echo $A") == "1\n"
     assert sleeper.delete().status == 204
     assert lacking.client.delete(f"/v1/snapshots/{snap}").status == 204
+
+
+def test_a_guest_that_was_left_standing_still_is_let_go_on(lacking):
+    """By a bridge that gets no memory for a twelfth of what it does until that guest answers."""
+    bridge = lacking.bridge
+    save = lambda: lacking.ask("POST", lacking.box.path + "/snapshots", {})
+    bridge.die_at(0)
+    name = save().json["id"]
+    half = len(bridge.calls()) // 2
+    assert lacking.client.delete(f"/v1/snapshots/{name}").status == 204
+
+    def recover(at, count):
+        bridge.die_at(half)
+        assert save() is None
+        bridge.process.wait()
+        with bridge.lacking(at, count):
+            with contextlib.suppress(AssertionError, *BROKEN_OFF):
+                bridge.start()
+            lacking.ask("POST", lacking.box.path + "/exec", {"cmd": "true"})
+        if bridge.is_dead():
+            bridge.start()
+        until(bridge.answers, 10)
+        lacking.check_box()
+        return bridge.allocated()
+    window = recover(1, 0) // 12
+    for number in range(12):
+        recover(1 + number * window, window)
