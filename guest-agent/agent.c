@@ -11,7 +11,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-#include "guest-agent/agent_internal.h"
+#include "guest-agent/agent_private.h"
 #include "guest-agent/identity.h"
 #include "guest-agent/init.h"
 #include "proto/limits.h"

@@ -7,12 +7,12 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "guest-agent/agent_internal.h"
+#include "guest-agent/agent_private.h"
 #include "guest-agent/cgroup_files.h"
-#include "guest-agent/clock.h"
 #include "guest-agent/own_mount.h"
 #include "guest-agent/renew.h"
 #include "guest-agent/version.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 
 void agent_learn_features(struct agent *a)

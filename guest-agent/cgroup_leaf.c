@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "guest-agent/cgroup_files.h"
-#include "guest-agent/cgroup_tree.h"
+#include "guest-agent/cgroup_private.h"
 
 #define CPU_PERIOD_US 100000 /* longer ones stall what has just been spawned */
 #define CPU_QUOTA_MIN_US 1000

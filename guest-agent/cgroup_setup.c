@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "guest-agent/cgroup_files.h"
-#include "guest-agent/cgroup_tree.h"
+#include "guest-agent/cgroup_private.h"
 #include "guest-agent/init.h"
 #include "guest-agent/own_mount.h"
 #include "proto/limits.h"

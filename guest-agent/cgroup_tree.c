@@ -1,4 +1,4 @@
-#include "guest-agent/cgroup_tree.h"
+#include "guest-agent/cgroup_private.h"
 
 #include <errno.h>
 #include <stdlib.h>

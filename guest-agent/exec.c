@@ -8,9 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "guest-agent/clock.h"
-#include "guest-agent/exec_internal.h"
+#include "guest-agent/exec_private.h"
 #include "guest-agent/init.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 

@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "guest-agent/clock.h"
 #include "guest-agent/drain.h"
-#include "guest-agent/exec_internal.h"
+#include "guest-agent/exec_private.h"
 #include "guest-agent/pipe_job.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "guest-agent/exec_internal.h"
+#include "guest-agent/exec_private.h"
 #include "proto/limits.h"
 
 static bool reads_output(const struct exec_peer *p)

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "guest-agent/clock.h"
-#include "guest-agent/exec_internal.h"
+#include "guest-agent/exec_private.h"
+#include "proto/clock.h"
 
 /* What the failed stage was about: the client's own words. */
 static const char *subject(const struct exec *x, const char *stage)

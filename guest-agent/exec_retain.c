@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "guest-agent/clock.h"
-#include "guest-agent/exec_table_internal.h"
+#include "guest-agent/exec_table_private.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 
 /* FNV-1a; ids come from the host, which has nothing to win by collisions. */

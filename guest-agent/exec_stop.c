@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "guest-agent/cgroup_files.h"
-#include "guest-agent/clock.h"
-#include "guest-agent/exec_internal.h"
+#include "guest-agent/exec_private.h"
 #include "guest-agent/own_mount.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 

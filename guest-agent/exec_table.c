@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "guest-agent/clock.h"
-#include "guest-agent/exec_table_internal.h"
+#include "guest-agent/exec_table_private.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 
 struct exec_table *exec_table_create(struct ev_loop *loop, const struct config *config,

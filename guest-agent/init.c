@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "guest-agent/cgroup_files.h"
-#include "guest-agent/init_parts.h"
+#include "guest-agent/init_private.h"
 #include "guest-agent/own_mount.h"
 #include "guest-agent/renew.h"
 #include "proto/log.h"

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "guest-agent/init.h"
-#include "guest-agent/init_parts.h"
+#include "guest-agent/init_private.h"
 
 #define MODULES_LIST "/etc/sandgate/modules-disk"
 #define DEVICE_WAIT_MS 10000

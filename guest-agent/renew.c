@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "guest-agent/clock.h"
 #include "guest-agent/plain_file.h"
+#include "proto/clock.h"
 #include "proto/log.h"
 
 #ifndef RNDRESEEDCRNG

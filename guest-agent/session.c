@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "guest-agent/agent.h"
-#include "guest-agent/clock.h"
-#include "guest-agent/session_internal.h"
+#include "guest-agent/session_private.h"
+#include "proto/clock.h"
 #include "proto/frame.h"
 #include "proto/limits.h"
 #include "proto/log.h"

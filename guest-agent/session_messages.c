@@ -1,7 +1,7 @@
 /* Frames that follow Open in an exec session: Signal, Stdin, Cancel, Release. */
 #include <stdlib.h>
 
-#include "guest-agent/session_internal.h"
+#include "guest-agent/session_private.h"
 
 static bool may_send(const struct session *s, Sandgate__HostFrame__BodyCase frame)
 {

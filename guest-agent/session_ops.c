@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "guest-agent/agent.h"
-#include "guest-agent/clock.h"
-#include "guest-agent/session_internal.h"
+#include "guest-agent/session_private.h"
+#include "proto/clock.h"
 #include "proto/frame.h"
 #include "proto/limits.h"
 

@@ -3,7 +3,7 @@
 #include <stddef.h>
 
 #include "guest-agent/agent.h"
-#include "guest-agent/session_internal.h"
+#include "guest-agent/session_private.h"
 
 static struct session *session_of(struct snapshot_waiter *w)
 {

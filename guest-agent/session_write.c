@@ -3,7 +3,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "guest-agent/session_internal.h"
+#include "guest-agent/session_private.h"
 #include "proto/frame.h"
 #include "proto/limits.h"
 

@@ -6,9 +6,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "guest-agent/clock.h"
 #include "guest-agent/helper.h"
 #include "guest-agent/renew.h"
+#include "proto/clock.h"
 #include "proto/limits.h"
 #include "proto/log.h"
 

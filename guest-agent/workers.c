@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include "guest-agent/clock.h"
+#include "proto/clock.h"
 #include "proto/log.h"
 
 #define THREAD_STACK (128 * KIB)

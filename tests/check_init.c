@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "guest-agent/init.h"
-#include "guest-agent/init_parts.h"
+#include "guest-agent/init_private.h"
 #include "tests/suite_fixture.h"
 
 static struct ev_loop *loop;
