@@ -150,10 +150,12 @@ static void suspended_exec_is_held(const struct target *t)
 	e.link_grace_ms = 20000;
 	struct conn *c = ask_start_until(t, &e, "\n");
 	struct conn *p = snapshot_begin_prepare(t);
-	uint64_t end = 1;
-	for (Sandgate__GuestFrame *g; (g = conn_recv(c, CONN_WAIT_MS)) &&
-	                              g->body_case == SANDGATE__GUEST_FRAME__BODY_OUTPUT;)
-		end = g->output->sequence + g->output->data.len;
+	Sandgate__GuestFrame *g;
+	do {
+		g = conn_recv(c, CONN_WAIT_MS);
+	} while (g && g->body_case == SANDGATE__GUEST_FRAME__BODY_OUTPUT);
+	expect(g && g->body_case == SANDGATE__GUEST_FRAME__BODY_SUSPENDED, "no Suspended");
+	uint64_t end = g->suspended->sequence;
 	snapshot_end_prepare(t, p);
 	snapshot_resume(t, SANDGATE__RESUME_ROLE__RESUME_SAME);
 	pause_ms(500);
