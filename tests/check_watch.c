@@ -177,6 +177,21 @@ START_TEST(of_too_many_the_last_are_not_told)
 }
 END_TEST
 
+START_TEST(one_that_was_attached_to_before_its_start_was_seen_is_told_by_one_call)
+{
+	struct sandbox_exec first, second;
+	sandbox_exec_follow(sandbox, &first, "x");
+	sandbox_exec_follow(sandbox, &second, "x");
+	sandbox_exec_attached(&second); /* the first may have started it */
+	sandbox_exec_attached(&first);
+	sandbox_exec_left(&second);
+	sandbox_exec_ended(&first, "exited");
+	expect_event("exec_started", "x", "");
+	expect_event("exec_ended", "x", "exited");
+	ck_assert_ptr_null(event_log_at(events(), seen));
+}
+END_TEST
+
 START_TEST(an_agent_that_cannot_tell_is_not_asked)
 {
 	struct err e;
@@ -203,6 +218,8 @@ int main(void)
 	tcase_add_test(t, a_call_that_ends_tells_of_it_and_not_the_agent);
 	tcase_add_test(t, it_is_not_listened_to_when_nothing_is_left);
 	tcase_add_test(t, of_too_many_the_last_are_not_told);
+	tcase_add_test(t,
+	               one_that_was_attached_to_before_its_start_was_seen_is_told_by_one_call);
 	tcase_add_test(silent, an_agent_that_cannot_tell_is_not_asked);
 	return run_suite("watch", t, silent);
 }

@@ -38,7 +38,11 @@ struct call {
 	              * which stands by: it watches until the owner goes */
 	bool going;  /* the sandbox is being ended; the Cancel is sent */
 	bool paused; /* for a slow client */
-	bool stdin_closed;
+	bool suspended; /* the session before was */
+	/* Input that the first frame had no room for: */
+	bool feeds;           /* there is more of it, or its end */
+	size_t stdin_sent;    /* … of which so much waits for an answer */
+	uint64_t stdin_taken; /* all input that the agent has answered for */
 };
 
 struct call_set {
@@ -180,26 +184,37 @@ static void on_client_room(struct api_request *r)
 /* ---- the agent ---- */
 
 /* Input that the first frame had no room for: one chunk an acknowledgement, so that the
- * process's own pace decides. */
-static void send_stdin(struct call *c, const Sandgate__StdinAck *ack)
+ * process's own pace decides. What a session that ended has not answered is sent again in the
+ * next: where it was suspended, that had no effect; else the offset says so. */
+static void send_stdin(struct call *c, bool unsure)
 {
-	struct call_request *q = c->q;
-	if (c->stdin_closed || (ack != NULL && ack->closed))
-		return;
+	const struct call_request *q = c->q;
 	if (q->stdin_rest_len > 0) {
-		size_t n = q->stdin_rest_len < CHUNK_MAX ? q->stdin_rest_len : CHUNK_MAX;
-		dial_stdin(&c->dial, NULL, q->stdin_rest, n);
-		q->stdin_rest += n;
-		q->stdin_rest_len -= n;
+		c->stdin_sent = q->stdin_rest_len < CHUNK_MAX ? q->stdin_rest_len : CHUNK_MAX;
+		dial_stdin(&c->dial, unsure ? &c->stdin_taken : NULL, q->stdin_rest,
+		           c->stdin_sent);
 	} else if (!q->stdin_open) {
 		dial_close_stdin(&c->dial);
-		c->stdin_closed = true;
+	} else {
+		c->feeds = false;
 	}
+}
+
+static void on_stdin_ack(struct call *c, const Sandgate__StdinAck *ack)
+{
+	struct call_request *q = c->q;
+	q->stdin_rest += c->stdin_sent;
+	q->stdin_rest_len -= c->stdin_sent;
+	c->stdin_sent = 0;
+	c->stdin_taken = ack->offset;
+	c->feeds = !ack->closed;
+	if (c->feeds)
+		send_stdin(c, false);
 }
 
 static void on_started(struct call *c, const Sandgate__Started *s)
 {
-	bool first = c->state == CALL_OPENING;
+	bool first = c->state == CALL_OPENING, attached = c->state == CALL_ATTACHING;
 	c->state = CALL_RUNNING;
 	c->owner = s->owner;
 	c->attached_at = steady_now();
@@ -209,6 +224,8 @@ static void on_started(struct call *c, const Sandgate__Started *s)
 		sandbox_exec_drop(&c->exec);
 	else if (first)
 		sandbox_exec_started(&c->exec);
+	else if (attached)
+		sandbox_exec_attached(&c->exec);
 	exec_claim_started(&c->claim, s->existing);
 	if (c->kind == CALL_START)
 		c->r->on_gone = NULL;
@@ -219,8 +236,10 @@ static void on_started(struct call *c, const Sandgate__Started *s)
 		call_destroy(c);
 		return;
 	}
-	if (first && !s->existing && c->q->stdin_rest_len > 0)
-		send_stdin(c, NULL);
+	if (first && s->existing)
+		c->feeds = false; /* whoever started it does */
+	if (c->feeds && s->owner)
+		send_stdin(c, !first && !c->suspended);
 }
 
 static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
@@ -240,7 +259,7 @@ static void on_frame(struct dial *d, const Sandgate__GuestFrame *f)
 		call_output_gap(&c->out, f->gap);
 		break;
 	case SANDGATE__GUEST_FRAME__BODY_STDIN_ACK:
-		send_stdin(c, f->stdin_ack);
+		on_stdin_ack(c, f->stdin_ack);
 		break;
 	case SANDGATE__GUEST_FRAME__BODY_EXIT:
 		if (f->exit->result != NULL)
@@ -284,6 +303,7 @@ static void on_end(struct dial *d, const struct dial_end *end)
 		c->owner = false;
 	if (lost)
 		log_info("call", c->r->id, "the link to %s is lost", c->q->exec_id);
+	c->suspended = end->suspended;
 	bool good = steady_now() - c->attached_at > REATTACH_GOOD_S;
 	if ((end->suspended || (end->opened && good)) && !c->going)
 		c->attach_tries = 0; /* the guest may be saved time and again */
@@ -332,6 +352,8 @@ void call_start(struct api_request *r, struct sandbox *s, enum call_kind kind,
 	c->kind = kind;
 	c->owner = kind != CALL_START;
 	c->q = q;
+	c->feeds = q->stdin_rest_len > 0;
+	c->stdin_taken = q->exec.stdin.len;
 	exec_claim_take(&c->claim, use != NULL ? &use->execs : NULL);
 	/* The last bytes may be lost on their way to a client that then comes for them. */
 	if (kind == CALL_STREAM)

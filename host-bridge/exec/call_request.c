@@ -186,15 +186,22 @@ static void take_id(struct call_request *q, const struct body_str *id)
 	q->exec.exec_id = q->exec_id;
 }
 
-static void cut_stdin(struct call_request *q)
+/* A call feeds the rest, and of a detached exec none is left to do so. */
+static int cut_stdin(struct call_request *q, struct err *e)
 {
 	ProtobufCBinaryData *in = &q->exec.stdin;
 	if (in->len <= STDIN_INLINE_MAX)
-		return;
+		return 0;
+	if (q->exec.detached)
+		return err_limit(e, ERR_TOO_LARGE, "stdin", STDIN_INLINE_MAX,
+		                 "a detached exec starts with at most %u bytes of input:"
+		                 " send more to its stdin",
+		                 STDIN_INLINE_MAX);
 	q->stdin_rest = in->data + STDIN_INLINE_MAX;
 	q->stdin_rest_len = in->len - STDIN_INLINE_MAX;
 	in->len = STDIN_INLINE_MAX;
 	q->exec.stdin_open = true;
+	return 0;
 }
 
 static int build(struct call_request *q, const struct exec_fields *f,
@@ -232,7 +239,8 @@ static int build(struct call_request *q, const struct exec_fields *f,
 		return err_set(e, ERR_CAPACITY, "out of memory");
 	take_id(q, &f->exec_id);
 	x->keep_output = q->id_given || detached || f->on_disconnect.v == 1;
-	cut_stdin(q);
+	if (cut_stdin(q, e) < 0)
+		return -1;
 	if (sandgate__exec__get_packed_size(x) > FRAME_MAX_TO_GUEST - KIB)
 		return err_set(e, ERR_TOO_LARGE,
 		               "the command and its environment are over %u bytes",

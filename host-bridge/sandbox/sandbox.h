@@ -134,6 +134,8 @@ struct sandbox_exec {
 };
 void sandbox_exec_follow(struct sandbox *s, struct sandbox_exec *x, const char *id);
 void sandbox_exec_started(struct sandbox_exec *x);
+/* It runs, and its start was not heard of: it is told now, unless it is another's. */
+void sandbox_exec_attached(struct sandbox_exec *x);
 void sandbox_exec_ended(struct sandbox_exec *x, const char *outcome);
 void sandbox_exec_left(struct sandbox_exec *x);
 void sandbox_exec_drop(struct sandbox_exec *x);

@@ -245,6 +245,18 @@ void sandbox_exec_started(struct sandbox_exec *x)
 	sandbox_event(x->sandbox, "exec_started", x->id, NULL);
 }
 
+void sandbox_exec_attached(struct sandbox_exec *x)
+{
+	const struct sandbox_exec *other;
+	bool told = find(x->sandbox, x->id) != NULL;
+	LIST_FOREACH (other, &x->sandbox->followed, entry)
+		told = told || (other != x && strcmp(other->id, x->id) == 0);
+	if (told)
+		sandbox_exec_drop(x);
+	else
+		sandbox_exec_started(x);
+}
+
 void sandbox_exec_drop(struct sandbox_exec *x)
 {
 	if (x->sandbox != NULL)

@@ -288,3 +288,17 @@ def test_an_agent_too_old_or_too_new_is_incompatible(yard, unchanged, says):
         reply = yard.create(attach={"transport": "unix", "path": str(path)})
         refused(reply, 502, "agent.incompatible")
     path.unlink()
+
+
+def test_more_input_than_a_detached_start_takes_is_refused_and_nothing_runs(local):
+    start = lambda id, n: local.client.post(local.path + "/execs", {
+        "exec_id": id, "cmd": "wc -c", "stdin": "x" * n, "timeout_seconds": 20})
+    reply = start("too-much", (1 << 20) + 1)
+    assert (reply.status, reply.code) == (413, "request.too_large")
+    details = reply.error["details"]
+    assert (details["field"], details["limit"]) == ("stdin", 1 << 20)
+    assert local.client.get(local.path + "/execs/too-much").status == 404
+    assert start("as-much", 1 << 20).status == 201
+    local.state("as-much", 20)
+    output = local.client.get(local.path + "/execs/as-much/output").body
+    assert output.strip() == b"%d" % (1 << 20)

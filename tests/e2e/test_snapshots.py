@@ -1,4 +1,5 @@
 """Snapshots in real guests: what runs goes on, what starts from one is one of its own."""
+import hashlib
 import os
 import signal
 import time
@@ -71,6 +72,17 @@ def test_a_buffered_exec_goes_on_across_a_snapshot_and_loses_nothing(box):
     want = "".join(f"line {i}\n" for i in range(1, 3001)) + "end\n"
     assert result["stdout"] == want
     assert result["duration_ms"] < 60000
+
+
+def test_input_that_is_under_way_arrives_as_a_whole_across_two_snapshots(box):
+    """More than its process takes at once, and than a request's frame holds."""
+    text = "".join(f"{i}\n" for i in range(400_000))
+    call = box.send("until [ -e /tmp/go ]; do sleep 0.05; done; md5sum", exec_id="fed", stdin=text)
+    until(lambda: box.is_running("fed"), 10, "its start")
+    for _ in range(2):
+        assert box.client.post(box.path + "/snapshots", timeout=60).status == 201
+    box.out("touch /tmp/go")
+    assert call.reply().json["stdout"].split()[0] == hashlib.md5(text.encode()).hexdigest()
 
 
 def test_a_stream_goes_on_across_two_snapshots_with_each_byte_once(box):
