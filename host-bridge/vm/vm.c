@@ -200,7 +200,7 @@ static void on_ended(struct ev_loop *loop, ev_io *w, int revents)
 	if (vm->stopping && alive(vm) == 0)
 		leave(vm);
 	else
-		vm_down(vm, vm->up ? "the VM ended" : "the VM ended while it was starting");
+		vm_down(vm, vm->up ? VM_ENDED : "the VM ended while it was starting");
 }
 
 /* ---- the start ---- */

@@ -37,17 +37,27 @@ static bool is_full(const char *dir)
 	       fs.f_bavail * (unsigned long long)fs.f_frsize < DISK_FULL_BYTES;
 }
 
+/* A VMM hangs up when it ends. Which of the two is heard of first is chance, and tells nobody
+ * anything: it is the same end. */
+static bool has_ended(const struct vm *vm, const struct err *e)
+{
+	return vm->up && e->code == ERR_SANDBOX_LOST;
+}
+
 static void on_called(const struct err *e, void *arg)
 {
 	struct vm *vm = arg;
-	struct err full = {0};
+	struct err judged = {0};
 	vm->call = NULL;
 	if (e != NULL && ask_later(vm, e))
 		return;
 	vm->ask_waits = false;
 	if (e != NULL && e->code == ERR_LAUNCHER_FAILED && is_full(vm->saves_to)) {
-		err_set(&full, ERR_STORAGE_FULL, "%.120s: the disk is full", e->msg);
-		e = &full;
+		err_set(&judged, ERR_STORAGE_FULL, "%.120s: the disk is full", e->msg);
+		e = &judged;
+	} else if (e != NULL && has_ended(vm, e)) {
+		err_set(&judged, ERR_SANDBOX_LOST, VM_ENDED);
+		e = &judged;
 	}
 	vm->on_called(e, vm->called_arg);
 }
@@ -70,6 +80,8 @@ static int begin(struct vm *vm, vmm_begin *what, bool last, const char *snapshot
 	snprintf(vm->saves_to, sizeof(vm->saves_to), "%s",
 	         what == vm->plan.vmm->save ? snapshot : "");
 	vm->call = what(&t, snapshot, on_called, vm, e);
+	if (vm->call == NULL && has_ended(vm, e))
+		err_set(e, ERR_SANDBOX_LOST, VM_ENDED);
 	return vm->call != NULL ? 0 : -1;
 }
 

@@ -45,6 +45,8 @@ struct vm {
 	void *called_arg;
 };
 
+#define VM_ENDED "the VM ended" /* as its users are told it */
+
 /* vm.c */
 struct vm *vm_create(struct ev_loop *loop, const char *id, const struct vm_handlers *h,
                      void *arg, struct err *e);
