@@ -71,7 +71,7 @@ void audit_request(struct audit *a, const struct api_request *r, int status)
 	json_out_int(&out, "duration_ms", (int64_t)((steady_now() - r->received) * 1000));
 	json_out_end(&out, '}');
 	json_out_raw(&out, "\n", 1);
-	if (write(a->fd, out.data, out.len) != (ssize_t)out.len)
+	if (out.failed || write(a->fd, out.data, out.len) != (ssize_t)out.len)
 		log_error("audit", r->id, "the audit log cannot be written");
 	json_out_free(&out);
 }

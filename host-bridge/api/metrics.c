@@ -143,7 +143,8 @@ char *metrics_text(const struct metrics *m, const struct metrics_gauges *g, size
 	print_gauge(f, "sandgate_http_connections", "Open connections.", g->connections);
 	print_gauge(f, "sandgate_http_requests", "Requests in progress.", g->requests);
 	print_gauge(f, "sandgate_draining", "1 while this bridge drains.", g->draining);
-	if (fclose(f) != 0) {
+	bool failed = ferror(f) != 0;
+	if (fclose(f) != 0 || failed) {
 		free(text);
 		return NULL;
 	}

@@ -198,11 +198,12 @@ static void on_going(const struct err *e, void *arg)
 		done(f);
 }
 
-static void go_on(struct freeze *f)
+/* Where saving has failed, nobody knows how far it has come. */
+static void go_on(struct freeze *f, bool saved)
 {
 	struct err e = {0};
 	f->in_vm = true;
-	if (vm_ask(f->t.vm, VM_GO_ON, NULL, on_going, f, &e) == 0)
+	if (vm_ask(f->t.vm, saved ? VM_GO_ON : VM_RECOVER, NULL, on_going, f, &e) == 0)
 		return;
 	on_going(&e, f);
 }
@@ -215,7 +216,7 @@ static void on_saved(const struct err *e, void *arg)
 	if (e == NULL && f->t.stays)
 		done(f);
 	else
-		go_on(f);
+		go_on(f, e == NULL);
 }
 
 static void save(struct freeze *f)

@@ -70,10 +70,11 @@ struct vmm_ops {
 	/* Stop the guest and write it to `snapshot`, a directory that is there and empty. Its
 	 * connections must be closed before. It stays stopped. */
 	vmm_begin *save;
-	/* After save, whether it succeeded or not: let the guest go on. `snapshot`: NULL. */
-	vmm_begin *go_on;
-	/* A bridge has died in the middle of one of these: let the guest go on, wherever it is.
+	/* After save, or a pause that may have failed: let the guest go on. `snapshot`: NULL.
 	 */
+	vmm_begin *go_on;
+	/* One of these has failed, or its bridge has died, in its middle: let the guest go on,
+	 * wherever it is. */
 	vmm_begin *recover;
 	/* Stop the guest's CPUs; let them run again, unless they do. `snapshot`: NULL. */
 	vmm_begin *pause, *resume;
