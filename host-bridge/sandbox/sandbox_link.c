@@ -93,13 +93,20 @@ void sandbox_ask_agent(struct sandbox *s)
 		sandbox_failed(s, &e);
 }
 
-/* By the timer of the spare, which is of no use until then. */
 bool sandbox_ask_agent_later(struct sandbox *s, const struct err *why)
 {
 	if (!s->recovers || why->code != ERR_CAPACITY)
 		return false;
-	sandbox_want_spare(s, (unsigned)(SHORTAGE_RETRY_S * 1e3));
+	ev_timer_set(&s->ask_timer, SHORTAGE_RETRY_S, 0.);
+	ev_timer_start(s->set->loop, &s->ask_timer);
 	return true;
+}
+
+static void on_ask_timer(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)loop;
+	(void)revents;
+	sandbox_ask_agent(w->data);
 }
 
 /* ---- the spare ---- */
@@ -117,8 +124,6 @@ static void on_spare_timer(struct ev_loop *loop, ev_timer *w, int revents)
 	struct sandbox *s = w->data;
 	struct err e = {0};
 	(void)revents;
-	if (s->recovers && s->asked == NULL && s->freeze == NULL)
-		sandbox_ask_agent(s);
 	if (s->status != SANDBOX_RUNNING || s->spare != NULL || s->gate.closed)
 		return;
 	s->spare = link_create(loop, &s->endpoint, CONNECT_DEADLINE_MS, &e);
@@ -132,7 +137,8 @@ void sandbox_init_links(struct sandbox *s)
 {
 	link_gate_init(&s->gate);
 	ev_timer_init(&s->spare_timer, on_spare_timer, 0., 0.);
-	s->spare_timer.data = s;
+	ev_timer_init(&s->ask_timer, on_ask_timer, 0., 0.);
+	s->spare_timer.data = s->ask_timer.data = s;
 }
 
 void sandbox_want_spare(struct sandbox *s, unsigned delay_ms)
@@ -173,6 +179,7 @@ struct link *sandbox_link(struct sandbox *s, bool urgent, struct err *e)
 void sandbox_drop_links(struct sandbox *s)
 {
 	ev_timer_stop(s->set->loop, &s->spare_timer);
+	ev_timer_stop(s->set->loop, &s->ask_timer);
 	link_destroy(s->asked, false);
 	link_destroy(s->spare, false);
 	s->asked = s->spare = NULL;

@@ -101,6 +101,7 @@ struct sandbox {
 	struct link_gate gate; /* of the links in use */
 	struct link *spare;
 	ev_timer spare_timer;
+	ev_timer ask_timer; /* running: the agent is to be asked again who it is */
 	struct link *asked; /* a question that must be answered first: who its agent is, … */
 	ev_timer pulse;     /* looks after an agent with calls in progress */
 	unsigned silent;    /* looks since it has spoken */

@@ -106,7 +106,7 @@ class Connection:
             self.answer(400, json.dumps(self.machine.fault(Refused("no"))))
             return
         texts = {"twice": text * 2, "half": text[:len(text) // 2], "none": "",
-                 "no HTTP": "+OK\r\n\r\n"}
+                 "silent": "", "no HTTP": "+OK\r\n\r\n"}
         time.sleep(0.3 if how == "late" else 0)
         self.sock.sendall(texts.get(how, text).encode())
         if how == "silent":

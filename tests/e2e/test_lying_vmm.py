@@ -3,7 +3,7 @@ the bridge makes of that, the guest goes on, or its sandbox has failed and says 
 told to do the same again."""
 import pytest
 
-from client import Sandbox
+from client import Sandbox, until
 from doubled import VERSIONS, doubled_bridges
 
 HOWS = ["refuses", "no HTTP", "half", "none", "twice", "late"]
@@ -11,6 +11,7 @@ API = "PUT /api/v1/"
 PAUSE = {"firecracker": "PATCH /vm", "cloud-hypervisor": API + "vm.pause"}
 RESUME = {"firecracker": "PATCH /vm", "cloud-hypervisor": API + "vm.resume"}
 SAVE = {"firecracker": "PUT /snapshot/create", "cloud-hypervisor": API + "vm.snapshot"}
+STATE = {"firecracker": "GET /", "cloud-hypervisor": "GET /api/v1/vm.info"}
 LOAD = {"firecracker": "PUT /snapshot/load", "cloud-hypervisor": API + "vm.restore"}
 
 
@@ -83,3 +84,20 @@ def test_a_sandbox_whose_waking_is_not_acknowledged_sleeps_on(liar, how):
     reply = liar.lied_to(how, LOAD[liar.vmm], "wake")
     assert liar.box.status() == ("running" if reply.status == 200 else "hibernated")
     assert liar.works()
+
+
+@pytest.mark.parametrize("vmm", VERSIONS)
+def test_a_guest_found_standing_still_goes_on_once_though_calls_wait_and_its_vmm_is_slow(farm, vmm):
+    with doubled_bridges(farm, vmm) as start:
+        bridge = start()
+        box = bridge.client.create()
+        boot_ms = bridge.client.get(box.path).json["boot_ms"]
+        bridge.doubles.lie("silent", SAVE[vmm])
+        with bridge.client.send("POST", box.path + "/snapshots", {}):
+            until(lambda: bridge.doubles.events("lie"), 10, "the save")
+            bridge.kill()
+        bridge.doubles.lie("late", STATE[vmm])
+        bridge.start()
+        assert box.out("echo ok") == "ok\n"
+        assert len(bridge.doubles.events("lie")) == 2
+        assert bridge.client.get(box.path).json["boot_ms"] == boot_ms
