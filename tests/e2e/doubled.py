@@ -100,9 +100,11 @@ def doubled_bridges(farm, vmm):
         farm.count += 1
         made.append(DoubledBridge(farm.directory / f"own{farm.count}", vmm, version, **how))
         return made[-1].start()
-    yield start
-    for bridge in made:
-        bridge.stop()
+    try:
+        yield start
+    finally:
+        for bridge in made:
+            bridge.stop()
 
 
 @contextlib.contextmanager
@@ -114,9 +116,11 @@ def lone_doubles(kind):
         made.append(kind(pathlib.Path(top) / (name or f"vm{len(made)}"), version))
         return made[-1]
     with tempfile.TemporaryDirectory(prefix="sg-", dir="/tmp") as top:
-        yield start
-        for vmm in made:
-            vmm.kill()
+        try:
+            yield start
+        finally:
+            for vmm in made:
+                vmm.kill()
 
 
 def snapshot(box):
