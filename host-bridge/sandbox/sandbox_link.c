@@ -66,9 +66,7 @@ static void on_info_closed(struct link *l, const struct err *why, bool sent,
 	(void)sent;
 	(void)refused;
 	s->asked = NULL;
-	if (s->recovers && why->code == ERR_CAPACITY)
-		sandbox_ask_agent(s); /* it may well live */
-	else
+	if (!sandbox_ask_agent_later(s, why))
 		sandbox_failed(s, why);
 }
 
